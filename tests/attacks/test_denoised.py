@@ -49,10 +49,9 @@ def test_a_network_runs_under_vmap_and_is_told_labels():
 
 
 def test_levels_fall_from_the_start_to_the_end():
-    levels = Denoised(best, level=0.1, start=1.6, rounds=5).levels()
-    assert levels == pytest.approx([1.6, 0.8, 0.4, 0.2, 0.1])
-    assert Denoised(best, level=0.2, rounds=1).levels() == [3.0]
-    assert Denoised(best, level=4.0, rounds=2).levels() == [4.0, 4.0]
+    levels = Denoised(best, level=3.0 / 2**11).levels()
+    assert levels == pytest.approx([3.0 / 2**k for k in range(12)])
+    assert Denoised(best, level=4.0).levels() == [4.0] * 12
 
 
 @pytest.mark.slow
@@ -62,7 +61,7 @@ def test_an_attack_with_it_is_better_than_one_without_a_prior():
     model = conv_net(1, SHAPE)
     seen = [observed(model, x, [1], GradientNoise(0.2), mechanism="known") for x in truth]
     errors = {}
-    for name, prior in (("learned", Denoised(best, rounds=6)), ("flat", None)):
+    for name, prior in (("learned", Denoised(best)), ("flat", None)):
         finish = Finish(steps=2, products=16, widths=())
         attack = Adaptive(InvertingGradients(steps=8), prior, finish=finish)
         found = torch.stack([attack(o, generator(3)).inputs for o in seen])

@@ -47,7 +47,7 @@ def test_the_best_iterate_wins_and_not_the_last():
     diverging = Descent(1, lr=1.3, decay="none")
     found = minimise(bowl, torch.zeros(1, 1), diverging, data=(target,))
     assert float(found.costs) == pytest.approx(0.09)  # the start
-    costs = [float(cost) for _, cost in minimise(
+    costs = [cost for _, cost in minimise(
         bowl, torch.ones(1, 1), Descent(200), data=(target,)).history]  # fmt: skip
     assert costs == sorted(costs, reverse=True)
     assert len(costs) == 5

@@ -66,15 +66,5 @@ def test_local_steps_are_taken_for_each() -> None:
             torch.testing.assert_close(values[name], value)
 
 
-def test_many_examples_are_taken_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
-    module = "gradveil.attacks._identify.chunk_size"
-    made = candidates(conv_net(1, (4, 4)), F.cross_entropy, 2)
-    whole = list(made.values())
-    monkeypatch.setattr(module, lambda values: 4)
-    for one, other in zip(whole, made.values(), strict=True):
-        for name, value in one.items():
-            torch.testing.assert_close(other[name], value)
-
-
 def test_nothing_is_drawn_from_the_global_generator(global_rng_watch: None) -> None:
     list(candidates(conv_net(1, (4, 4)), F.cross_entropy, 2).values())

@@ -5,8 +5,7 @@ import torch
 from gradveil import GradientNoise
 from gradveil.attacks import Adaptive, InvertingGradients, Observation
 from gradveil.attacks._adaptive import _planned, _Posterior
-from gradveil.attacks._descent import Minimum, Watch
-from gradveil.attacks._refine import Refined
+from gradveil.attacks._descent import Minimum, Point, Watch
 from gradveil.attacks._targets import Run
 
 from .tiny import conv_net, error, generator, observed, smooth_images
@@ -40,9 +39,9 @@ def opposite(*more: float) -> torch.Tensor:
     return torch.cat([pair, candidates(*more)]) if more else pair
 
 
-def agreed(posterior: _Posterior, starts: torch.Tensor) -> Refined:
+def agreed(posterior: _Posterior, starts: torch.Tensor) -> Point:
     costs = posterior.costs(starts)
-    best = Refined(starts[costs.argmin()], float(costs.min()))
+    best = Point(starts[costs.argmin()], float(costs.min()))
     return posterior.agreed(Minimum(starts, costs), best, starts[0])
 
 

@@ -5,13 +5,12 @@ from ._analytic import Analytic
 from ._attack import FINISHED, INTERRUPTED, TIME_BUDGET, Attack, Progress, Reconstruction
 from ._cafe import CAFE, VerticalNet
 from ._descent import Watch
-from ._dlg import DLG
+from ._dlg import DLG, IDLG
 from ._exact_inversion import ExactInversion
 from ._fishing import Fishing
 from ._grad_inversion import GradInversion
 from ._identify import Identify
 from ._identify_trials import IdentificationReport, identify_trials
-from ._idlg import IDLG
 from ._imprint import Imprint
 from ._inverting_gradients import InvertingGradients
 from ._labels import recover_labels

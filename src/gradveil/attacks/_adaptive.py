@@ -10,12 +10,13 @@ from gradveil._checks import check_kind
 from gradveil.denoising import Denoiser
 from gradveil.theory import GaussianPrior
 
-from ._attack import FINISHED, Progress, Reconstruction, Search, check_settings
-from ._channel import Channel, depends_on_inputs, plan_channel
+from ._attack import FINISHED, Progress, Reconstruction
+from ._channel import LOOSENESS, Channel, depends_on_inputs, plan_channel
 from ._descent import (
     SETTLED,
     Descent,
     Minimum,
+    Point,
     consensus,
     message_of,
     noise_start,
@@ -23,22 +24,22 @@ from ._descent import (
 )
 from ._inverting_gradients import InvertingGradients, between
 from ._matching import Evidence
-from ._observation import Observation, check_known
+from ._observation import check_known
 from ._plan_reader import PlanReader, plan_can_be_read
 from ._priors import Denoised, Energy, TotalVariation, energy_of
-from ._refine import Finish, Refined, Stages, refine_one, split
-from ._targets import Run
+from ._refine import Finish, Stages, refine_in_stages, split
+from ._targets import LabelledSearch, Run
 
 
 @dataclass(frozen=True)
-class Adaptive(Search):
+class Adaptive(LabelledSearch):
     """Maximum a posteriori: minimises -log p(sent | g(x)) + E(x) under the known mechanism.
 
     -log p is ½ Σ_i dist(g_i, I_i)² / std_i²: entries with noise are points weighted by 1/std_i²,
     kept entries of a pruned message equalities, pruned ones intervals |g_i| ≤ τ_i, clipped ones
     rays, rounded ones cells. E is the prior's energy. A mechanism that is not public is planned
     again at the attacker's own estimate. Where it was planned from the private batch, its noise
-    levels are evidence, too: `reader` reads them, and its result counts if it is more likely.
+    levels are evidence, too: `PlanReader` reads them, and its result counts if it is more likely.
 
     The intervals open gradually: at first everything counts as sent as it is, as for an unaware
     attack. The unaware attack's own result and starts from noise go through the same last stages,
@@ -54,8 +55,6 @@ class Adaptive(Search):
             (learned from public examples), or `None` (flat).
         restarts: How many starts from N(0, I) beside the warm one.
         finish: The second-order steps at the end.
-        reader: Reads plans that were made from one private example, where noise hides most of the
-            message; `None`: does not.
 
     >>> attack = Adaptive(InvertingGradients(steps=20), prior=None, finish=None)
     >>> known = replace(seen, defense=NoDefense())
@@ -72,24 +71,20 @@ class Adaptive(Search):
     _: KW_ONLY
     restarts: int = 3
     finish: Finish | None = field(default_factory=Finish)
-    reader: PlanReader | None = field(default_factory=PlanReader)
 
     def __post_init__(self) -> None:
-        check_settings(self, counts=("restarts",))
+        super().__post_init__()
         energy_of(self.prior)
-        parts = {"unaware": InvertingGradients, "reader": PlanReader, "finish": Finish}
-        for name, kind in parts.items():
-            if name == "unaware" or getattr(self, name) is not None:
-                check_kind(getattr(self, name), name, kind, f"Use `{kind.__name__}()`.")
+        check_kind(self.unaware, "unaware", InvertingGradients, "Use `InvertingGradients()`.")
+        if self.finish is not None:
+            check_kind(self.finish, "finish", Finish, "Use `Finish()`.")
 
-    def __call__(
-        self, observation: Observation, generator: torch.Generator | None = None
-    ) -> Reconstruction:
-        """Attack one observation whose defense or mechanism is known."""
-        run = Run.of(self, observation, generator)
-        check_known(observation)
-        defense = observation.defense and observation.defense.seen_in(observation.sent)
-        seen = replace(observation, labels=run.labels, defense=defense)
+    def search(self, run: Run) -> Reconstruction:
+        """The most likely batch; the defense or the mechanism must be known."""
+        seen = run.observation
+        check_known(seen)
+        defense = seen.defense and seen.defense.seen_in(seen.sent)
+        seen = replace(seen, labels=run.labels, defense=defense)
         run = replace(run, observation=seen)
         progress = self.progress or self.unaware.progress
         unaware = replace(self.unaware, time_budget=run.watch.left(), progress=progress)
@@ -112,8 +107,7 @@ class Adaptive(Search):
             posterior = replace(posterior, channel=_planned(run, best))
         polished = posterior.descend(candidates, 0.25, 0.1)
         end = posterior.agreed(polished, posterior.finish(polished), warm.inputs)
-        history = [(step, float(past.min())) for step, past in polished.history]
-        return Reconstruction(end.inputs, run.labels, end.cost, history, end.status)
+        return Reconstruction(end.inputs, run.labels, end.cost, polished.history, end.status)
 
     def _read(self, run: Run, result: Reconstruction) -> Reconstruction:
         """The result, or what the noise levels show if that is more likely.
@@ -121,14 +115,14 @@ class Adaptive(Search):
         They are read where noise has at least half of the message's power.
         """
         seen = run.observation
-        if self.reader is None or result.status != FINISHED or not plan_can_be_read(seen):
+        if result.status != FINISHED or not plan_can_be_read(seen):
             return result
         sent = sent_row(seen)
         with torch.no_grad():
             left = (sent - message_of(seen)(result.inputs, result.targets)).square().sum()
         if left < 0.5 * sent.square().sum():
             return result
-        return self.reader.configured(time_budget=run.watch.left()).improve(run, result)
+        return PlanReader(time_budget=run.watch.left()).improve(run, result)
 
     def configured(
         self,
@@ -141,11 +135,10 @@ class Adaptive(Search):
         return replace(own, unaware=self.unaware.configured(steps, progress=progress))
 
 
-LOOSENESS = (3e-2, 3e-3)
-"""The relative misfit, at the start and at the end, that costs as much as one unit of the prior's
-energy for each entry of the inputs; for entries without noise."""
+LOOSE = 10 * LOOSENESS
+"""The looseness at the start of the search, which falls to that of the end."""
 
-WRONG = 2 * LOOSENESS[1]
+WRONG = 2 * LOOSENESS
 """A candidate that leaves more than this unexplained is not taken alone."""
 
 ALIKE = 1.25
@@ -166,10 +159,10 @@ class _Posterior:
 
     def evidence(self, progress: float = 1.0) -> Evidence:
         """What the observation says at this stage: intervals open, the looseness falls."""
-        (start, end), seen = LOOSENESS, self.run.observation
+        seen = self.run.observation
         opening = min(1.0, max(0.0, 2 * progress - 0.25))
         size = seen.batch_size * math.prod(seen.input_shape)
-        return self.channel.evidence(opening, between(start, end, progress), size)
+        return self.channel.evidence(opening, between(LOOSE, LOOSENESS, progress), size)
 
     def values(self, inputs: Tensor) -> Tensor:
         """The message, not differentiated."""
@@ -211,10 +204,9 @@ class _Posterior:
         descent = Descent(steps, rate * unaware.lr, "signed-adam", decay, left, settled)
         return run.minimise(cost, start, descent)
 
-    def finish(self, polished: Minimum) -> Refined:
+    def finish(self, polished: Minimum) -> Point:
         """Second-order steps from the candidates, the likeliest first, until one explains it."""
-        order, finish = polished.costs.argsort(), self.attack.finish
-        best = Refined(polished.inputs[order[0]], float(polished.costs[order[0]]), polished.status)
+        best, finish = polished.best, self.attack.finish
         if finish is None or polished.status != FINISHED:
             return best
         evidence, energy, run = self.evidence(), self.energy, self.run
@@ -223,16 +215,14 @@ class _Posterior:
         stages = Stages(run.observation, run.labels, evidence, energy, finish)
         if isinstance(energy, Denoised):
             return split(stages, energy, best.inputs, run.watch)
-        for index in order:
-            refined = refine_one(stages, polished.inputs[index], run.watch)
-            better = refined.inputs if refined.cost < best.cost else best.inputs
-            best = Refined(better, min(refined.cost, best.cost), refined.status)
-            misfit = evidence.misfit(self.values(best.inputs))
-            if refined.status != FINISHED or bool(misfit < 0.1 * energy(best.inputs)):
-                break
-        return best
 
-    def agreed(self, polished: Minimum, end: Refined, unaware: Tensor) -> Refined:
+        def explains(inputs: Tensor) -> bool:
+            return bool(evidence.misfit(self.values(inputs)) < 0.1 * energy(inputs))
+
+        starts = polished.inputs[polished.costs.argsort()]
+        return refine_in_stages(stages, starts, run.watch, explains, best) or best
+
+    def agreed(self, polished: Minimum, end: Point, unaware: Tensor) -> Point:
         """The end if it explains the message or is far ahead; else a descent from a mean."""
         left = self.unexplained(end.inputs)
         if end.status != FINISHED or not left > WRONG:
@@ -245,11 +235,10 @@ class _Posterior:
             return end
         mean = consensus(torch.stack([end.inputs, *near]), self.run.labels)[0]
         found = self.descend(mean[None], 0.5, 0.5)
-        inputs, cost = found.inputs[0], found.costs[0]
-        if self.unexplained(inputs) > WRONG:
-            inputs = (inputs + mean) / 2
-            cost = self.costs(inputs[None])[0]
-        return Refined(inputs, float(cost), found.status)
+        if not self.unexplained(found.inputs[0]) > WRONG:
+            return found.best
+        inputs = (found.inputs[0] + mean) / 2
+        return Point(inputs, float(self.costs(inputs[None])), found.status)
 
 
 def _planned(run: Run, estimate: Tensor) -> Channel:

@@ -1,7 +1,7 @@
 """The base class of all attacks, and what they return."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field, fields, is_dataclass, replace
 from typing import Any, TypeVar
 
@@ -99,6 +99,8 @@ class Attack(ABC):
 class Search(Attack):
     """An attack that takes its time, and can be told how much it has.
 
+    Of its settings whole numbers are counts, a rate `lr` is above 0, other numbers not below.
+
     Args:
         time_budget: Seconds after which the best so far is returned; `None`: no limit.
         progress: Called with (step, steps in all, best own cost so far).
@@ -107,20 +109,12 @@ class Search(Attack):
     time_budget: float | None = None
     progress: Progress | None = None
 
-
-def check_settings(
-    attack: object,
-    *,
-    counts: Sequence[str] = (),
-    positive: Sequence[str] = (),
-    not_negative: Sequence[str] = (),
-) -> None:
-    """Require fields of an attack to be what they are called; its time budget and progress, too."""
-    checks = {check_count: counts, check_positive: positive, check_not_negative: not_negative}
-    for check, names in checks.items():
-        for name in names:
-            check(getattr(attack, name), name)
-    if (budget := getattr(attack, "time_budget", None)) is not None:
-        check_not_negative(budget, "time_budget")
-    progress = getattr(attack, "progress", None)
-    check_optional_callable(progress, "progress", "Give a function, or None.")
+    def __post_init__(self) -> None:
+        for own in fields(self):
+            if isinstance(own.default, int | float):
+                number = check_positive if own.name == "lr" else check_not_negative
+                check = check_count if isinstance(own.default, int) else number
+                check(getattr(self, own.name), own.name)
+        if self.time_budget is not None:
+            check_not_negative(self.time_budget, "time_budget")
+        check_optional_callable(self.progress, "progress", "Give a function, or None.")

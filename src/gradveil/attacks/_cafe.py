@@ -17,9 +17,8 @@ from gradveil._typing import Tensors
 from gradveil.defenses import Defense
 from gradveil.messages import LossFunction
 
-from ._attack import FINISHED, Reconstruction, Search, check_settings
-from ._descent import Watch, clamp
-from ._lbfgs import minimise_lbfgs
+from ._attack import FINISHED, Reconstruction, Search
+from ._descent import Watch, clamp, minimise_lbfgs
 from ._observation import Observation, ThreatModel, observe
 from ._priors import total_variation
 
@@ -146,9 +145,6 @@ class CAFE(Search):
 
     steps: int = 200
     total_variation: float = 1e-6
-
-    def __post_init__(self) -> None:
-        check_settings(self, counts=("steps",), not_negative=("total_variation",))
 
     @staticmethod
     def observe(

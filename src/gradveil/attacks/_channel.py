@@ -186,6 +186,19 @@ def plan_channel(
     return open_channel(observation, sent, mechanism, sensitivities)
 
 
+LOOSENESS = 3e-3
+"""The relative misfit that costs, in the end, as much as one unit of a prior's energy for each
+entry of the inputs; for entries without noise."""
+
+
+def final_evidence(
+    observation: Observation, labels: Tensor, estimate: Tensor, generator: torch.Generator
+) -> Evidence:
+    """What the message says in the end, under the known mechanism or the plan at the estimate."""
+    channel = plan_channel(observation, labels, estimate, generator)
+    return channel.evidence(1.0, LOOSENESS, estimate.numel())
+
+
 def depends_on_inputs(observation: Observation) -> bool:
     """Whether the attacker's plan changes with its estimate."""
     defense = observation.defense

@@ -1,4 +1,4 @@
-"""First-order minimisation of many candidates at once, and where they start."""
+"""Minimisation: of many candidates at once, or by quasi-Newton steps; and where they start."""
 
 import time
 from collections.abc import Callable
@@ -59,6 +59,16 @@ class Descent:
 
 
 @dataclass
+class Point:
+    """The best point so far."""
+
+    inputs: Tensor
+    cost: float = float("inf")
+    status: str = FINISHED
+    history: list[tuple[int, float]] = field(default_factory=list)
+
+
+@dataclass
 class Minimum:
     """The best iterate of each candidate, by its own cost."""
 
@@ -66,9 +76,16 @@ class Minimum:
     """Shape (candidates, ...)."""
     costs: Tensor
     """Shape (candidates,)."""
-    history: list[tuple[int, Tensor]] = field(default_factory=list)
-    """(step, best cost of each candidate so far)."""
+    history: list[tuple[int, float]] = field(default_factory=list)
+    """(step, best cost so far)."""
     status: str = FINISHED
+
+    @property
+    def best(self) -> Point:
+        """The candidate of the least cost."""
+        place = self.costs.argmin()
+        own = float(self.costs[place])
+        return Point(self.inputs[place], own, self.status, self.history)
 
 
 class Watch:
@@ -130,13 +147,63 @@ def minimise(
             best.inputs = torch.where(better.view(-1, *[1] * (now.dim() - 1)), now, best.inputs)
             best.costs = torch.where(better, own.to(best.costs), best.costs)
             if step % RECORDED == 0 or step == descent.steps:
-                best.history.append((step, best.costs.clone()))
+                best.history.append((step, float(best.costs.min())))
             if progress is not None:
                 progress(step, descent.steps, float(best.costs.min()))
             if step == descent.steps or watch.is_over():
                 break
             now = clamp(now - update(gradient, descent.rate(share)), low, high)
         best.status = FINISHED if step == descent.steps else TIME_BUDGET
+    except KeyboardInterrupt:
+        best.status = INTERRUPTED
+    return best
+
+
+class _TimeIsUp(Exception):
+    pass
+
+
+def minimise_lbfgs(
+    cost: Callable[[Tensor], Tensor],
+    start: Tensor,
+    *,
+    steps: int,
+    watch: Watch,
+    tolerance: float = 0.0,
+    progress: Progress | None = None,
+) -> Point:
+    """Minimise the cost by L-BFGS with a strong Wolfe line search, until it does not fall any more.
+
+    One that is not finite means a step back; `tolerance` is good enough to stop.
+    """
+    now = start.detach().clone(memory_format=torch.contiguous_format).requires_grad_()
+    best = Point(now.detach().clone())
+    optimiser = torch.optim.LBFGS(
+        [now], max_iter=min(20, steps), max_eval=80, history_size=100,
+        tolerance_grad=0.0, tolerance_change=0.0, line_search_fn="strong_wolfe",
+    )  # fmt: skip
+
+    def closure() -> Tensor:
+        if watch.is_over() and best.cost < float("inf"):
+            raise _TimeIsUp
+        value = cost(now)
+        (now.grad,) = torch.autograd.grad(value, now)  # and of nothing else in the graph
+        value = value.detach()
+        if float(value) < best.cost:
+            best.cost, best.inputs = float(value), now.detach().clone()
+        return value
+
+    try:
+        for step in range(0, steps, 20):
+            before, done = best.cost, min(step + 20, steps)
+            optimiser.step(closure)  # type: ignore[arg-type]
+            best.history.append((done, best.cost))
+            if progress is not None:
+                progress(done, steps, best.cost)
+            if best.cost <= tolerance or not best.cost < before:
+                break
+    except _TimeIsUp:
+        best.status = TIME_BUDGET
     except KeyboardInterrupt:
         best.status = INTERRUPTED
     return best

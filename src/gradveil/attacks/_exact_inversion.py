@@ -15,10 +15,9 @@ from ._attack import (
     FINISHED,
     INTERRUPTED,
     TIME_BUDGET,
-    Attack,
     Progress,
     Reconstruction,
-    check_settings,
+    Search,
 )
 from ._descent import Watch, clamp, sent_row
 from ._exact_search import Batch, Factors, Hunt, factors_of
@@ -218,7 +217,7 @@ def _order(labels: Tensor, wanted: Tensor | None) -> Tensor:
 
 
 @dataclass(frozen=True)
-class ExactInversion(Attack):
+class ExactInversion(Search):
     """All inputs of a batch, exactly, from the gradient of a fully connected ReLU layer.
 
     For u = W x + b the gradients are [∂L/∂W, ∂L/∂b] = Δ [X, 1] with Δ the gradients at the outputs,
@@ -244,8 +243,6 @@ class ExactInversion(Attack):
 
     Args:
         rounds: How often the search starts again for what is still missing.
-        time_budget: Seconds after which it gives up; `None`: no limit.
-        progress: Called with (round, rounds, share of the inputs that are missing).
 
     >>> from torch.nn.functional import cross_entropy
     >>> from gradveil import NoDefense
@@ -259,11 +256,6 @@ class ExactInversion(Attack):
     """
 
     rounds: int = 30
-    time_budget: float | None = None
-    progress: Progress | None = None
-
-    def __post_init__(self) -> None:
-        check_settings(self, counts=("rounds",))
 
     def __call__(
         self, observation: Observation, generator: torch.Generator | None = None

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from gradveil._checks import WrongValue, check_kind, check_not_negative_count, check_positive
 from gradveil._random import generator_or_fresh
 
-from ._attack import Attack, Progress, Reconstruction
+from ._attack import Reconstruction, Search
 from ._imprint import check_planted
 from ._inverting_gradients import InvertingGradients
 from ._labels import labels_or_unknown
@@ -17,7 +17,7 @@ from ._observation import Observation
 
 
 @dataclass(frozen=True)
-class Fishing(Attack):
+class Fishing(Search):
     """A server that plants a head which silences all classes but one, and inverts what is left.
 
     `plant` sets the rows of all other classes to 0 and the class's own bias to -20. The signal
@@ -34,8 +34,6 @@ class Fishing(Attack):
         attack: Inverts the gradient of the examples of the class. The other places of the batch
             are filled with 0.
         amplify: Of the class's row W_c, and so of the signal.
-        time_budget: Seconds after which the best so far is returned.
-        progress: Called with (step, steps, cost).
 
     >>> Fishing(target=3).target
     3
@@ -44,10 +42,9 @@ class Fishing(Attack):
     target: int
     attack: InvertingGradients = field(default_factory=InvertingGradients.strong)
     amplify: float = 1.0
-    time_budget: float | None = None
-    progress: Progress | None = None
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         check_not_negative_count(self.target, "target")
         check_kind(self.attack, "attack", InvertingGradients, "Use `InvertingGradients()`.")
         check_positive(self.amplify, "amplify")

@@ -1,7 +1,7 @@
 """GradInversion: gradient matching with BatchNorm statistics and a consensus of several seeds."""
 
 from collections.abc import Callable
-from dataclasses import KW_ONLY, dataclass
+from dataclasses import KW_ONLY, dataclass, replace
 from typing import Any
 
 import torch
@@ -10,13 +10,12 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from gradveil.messages import FunctionalLoss
 
-from ._attack import FINISHED, INTERRUPTED, Reconstruction, Search, check_settings
+from ._attack import FINISHED, INTERRUPTED, Reconstruction
 from ._descent import (
     Cost,
     Descent,
     consensus,
     message_of,
-    minimise,
     noise_start,
     sent_row,
 )
@@ -24,11 +23,11 @@ from ._matching import cosine_distance
 from ._model_layers import recorded
 from ._observation import Observation
 from ._priors import total_variation
-from ._targets import Run
+from ._targets import LabelledSearch, Run
 
 
 @dataclass(frozen=True)
-class GradInversion(Search):
+class GradInversion(LabelledSearch):
     """Gradient matching with fidelity terms, over several seeds that are drawn to their consensus.
 
     Labels first (`recover_labels`); then each seed s descends on
@@ -68,17 +67,9 @@ class GradInversion(Search):
     group: float = 1e-2
     rounds: int = 16
 
-    def __post_init__(self) -> None:
-        weights = ("total_variation", "l2", "batch_norm", "group")
-        counts = ("seeds", "rounds", "steps")
-        check_settings(self, counts=counts, positive=("lr",), not_negative=weights)
-
-    def __call__(
-        self, observation: Observation, generator: torch.Generator | None = None
-    ) -> Reconstruction:
-        """Attack; all randomness comes from the generator."""
-        run = Run.of(self, observation, generator)
-        cost, now = self._cost(run), noise_start(observation, self.seeds, run.generator)
+    def search(self, run: Run) -> Reconstruction:
+        """The best of all seeds and of their mean."""
+        cost, now = self._cost(run), noise_start(run.observation, self.seeds, run.generator)
         whole, steps = Descent(self.steps, self.lr), max(1, round(self.steps / self.rounds))
         history = list[tuple[int, float]]()
         for number in range(self.rounds):
@@ -90,21 +81,15 @@ class GradInversion(Search):
                 if self.progress is not None:
                     self.progress(before + step, self.rounds * steps, own)
 
-            minimum = minimise(
-                cost,
-                now,
-                Descent(steps, rate, decay="none", time_budget=run.watch.left()),
-                data=(mean, drawn),
-                low=observation.low,
-                high=observation.high,
-                progress=tell,
-            )
-            history += [(before + step, float(costs.min())) for step, costs in minimum.history]
+            descent = Descent(steps, rate, decay="none", time_budget=run.watch.left())
+            part = replace(run, progress=tell)
+            minimum = part.minimise(cost, now, descent, (mean, drawn))
+            history += [(before + step, least) for step, least in minimum.history]
             now = minimum.inputs
             if minimum.status != FINISHED:
                 break
-        best = int(minimum.costs.argmin())
-        inputs, own = now[best], float(minimum.costs[best])
+        best, end = int(minimum.costs.argmin()), minimum.best
+        inputs, own = end.inputs, end.cost
         if minimum.status != INTERRUPTED:
             mean = consensus(now, run.labels)[best]
             with torch.no_grad():

@@ -7,18 +7,15 @@ from itertools import islice
 
 import torch
 from torch import Tensor
-from torch.func import vmap
 
 from gradveil._batches import check_labels, check_pair, check_targets
 from gradveil._checks import WrongValue, check_inputs
 from gradveil._random import generator_or_fresh
 from gradveil._typing import Tensors
 from gradveil.defenses import Defended
-from gradveil.mechanisms import AnyMechanism
-from gradveil.messages import GradientMessage, Message, gradient_of, separates, values_of
-from gradveil.sensitivity import chunk_size
+from gradveil.messages import Message, gradient_of, values_of
 
-from ._likelihood import Doubt, doubt_between, log_likelihoods, same_noise
+from ._likelihood import Doubt, doubt_between, log_likelihoods
 from ._observation import Observation, check_known, check_observation
 
 
@@ -124,51 +121,16 @@ class Candidates:
         return defense.without_memory().respond(message, inputs, generator)
 
     def values(self) -> Iterator[Tensors]:
-        """The undefended message with each candidate, one after the other.
-
-        Where examples add up, g_k = g_0 - g_{0,own} + g_{k,own}: one gradient of a single example
-        for each candidate, several at a time. Otherwise one message for each.
-        """
-        message, (inputs, _) = self.message(0), self.batch(0)
-        if isinstance(message, GradientMessage) and separates(message, inputs):
-            # ∂L/∂output of the whole batch with each candidate, which may change the others'
-            pairs = ((self.message(k), self.batch(k)[0]) for k in range(len(self)))
-            found = [m.output_gradient(x).detach() for m, x in pairs]  # type: ignore[attr-defined]
-            deltas = torch.stack(found)
-            others = deltas[:, 1:]
-            if torch.allclose(others, others[:1], rtol=1e-5, atol=1e-7 * float(deltas.abs().max())):
-                yield from self._summed(message, deltas[:, 0])
-                return
+        """The undefended message with each candidate, one after the other."""
         for index in range(len(self)):
             yield values_of(self.message(index), self.batch(index)[0])
-
-    def _summed(self, message: GradientMessage, deltas: Tensor) -> Iterator[Tensors]:
-        """The messages as the sum of what the others and the candidate add."""
-        whole = values_of(message, self.batch(0)[0])
-        alone = message.example_gradient(self.inputs[0], deltas[0])
-        others = {name: value - alone[name] for name, value in whole.items()}
-        size = chunk_size(whole)
-        for inputs, delta in zip(self.inputs.split(size), deltas.split(size), strict=True):
-            added = _example_gradients(message, inputs, delta)
-            for row in range(len(inputs)):
-                yield {name: value + added[name][row] for name, value in others.items()}
-
-
-def _example_gradients(message: GradientMessage, inputs: Tensor, deltas: Tensor) -> Tensors:
-    """What each example adds, batched where all layers have batching rules."""
-    with torch.no_grad():
-        try:
-            batched: Tensors = vmap(message.example_gradient)(inputs, deltas)
-            return batched
-        except RuntimeError:  # a layer without a batching rule
-            rows = [message.example_gradient(x, d) for x, d in zip(inputs, deltas, strict=True)]
-            return {name: torch.stack([row[name] for row in rows]) for name in rows[0]}
 
 
 PAIRS = 8
 """Candidates at which the attacker plans twice, to see how far two plans are apart."""
 
-NUMBERS = 2**24
+
+NUMBERS = 2**20
 """Up to how many numbers the messages of several candidates have that are held at a time."""
 
 
@@ -186,20 +148,12 @@ def likelihood_table(
             found = log_likelihoods(step.mechanism, [step.values], sent, doubt)
             table[:, column] = found[:, 0].cpu()
         return table
-    plans: list[tuple[AnyMechanism, list[int]]] = []
-    for row, observation in enumerate(observations):
-        own = observation.mechanism
-        assert own is not None
-        rows = next((rows for plan, rows in plans if same_noise(plan, own)), [])
-        if not rows:
-            plans.append((own, rows))
-        rows.append(row)
-    count = max(1, NUMBERS // sum(value.numel() for value in sent[0].values()))
     each, start = iter(candidates.values()), 0
+    count = max(1, NUMBERS // sum(value.numel() for value in sent[0].values()))
     while values := list(islice(each, count)):
-        for plan, rows in plans:
-            found = log_likelihoods(plan, values, [sent[row] for row in rows])
-            table[rows, start : start + len(values)] = found.cpu()
+        for row, observation in enumerate(observations):
+            found = log_likelihoods(observation.mechanism, values, [observation.sent])
+            table[row, start : start + len(values)] = found[0].cpu()
         start += len(values)
     return table
 

@@ -7,10 +7,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from gradveil._checks import check_choice, check_kind
+from gradveil._checks import check_choice, check_kind, check_not_negative
 from gradveil._random import named_stream, seed_from
 
-from ._attack import FINISHED, INTERRUPTED, Reconstruction, Search, check_settings
+from ._attack import FINISHED, INTERRUPTED, Reconstruction
 from ._descent import (
     SETTLED,
     Cost,
@@ -29,7 +29,7 @@ from ._peel import Peel
 from ._priors import TotalVariation, total_variation
 from ._refine import Finish, Stages, refine_in_stages
 from ._regress import Regress
-from ._targets import Run, message_misfit
+from ._targets import LabelledSearch, Run, message_misfit
 from ._unpool import Unpool
 
 TRIAL = 0.2
@@ -37,7 +37,7 @@ TRIAL = 0.2
 
 
 @dataclass(frozen=True)
-class InvertingGradients(Search):
+class InvertingGradients(LabelledSearch):
     """Minimises D(g(x), y) + total_variation · TV(x) over inputs x in their range.
 
     D is the cosine distance 1 - ⟨g, y⟩/(‖g‖‖y‖) or the relative squared distance. The attack does
@@ -81,12 +81,8 @@ class InvertingGradients(Search):
     regress: Regress | None = None
 
     def __post_init__(self) -> None:
-        weights = (
-            "total_variation",
-            *([] if self.total_variation_end is None else ["total_variation_end"]),
-        )
-        counts = ("steps", "restarts")
-        check_settings(self, counts=counts, positive=("lr",), not_negative=weights)
+        super().__post_init__()
+        check_not_negative(self._end, "total_variation_end")
         check_choice(self.distance, "distance", tuple(DISTANCES))
         parts = {"finish": Finish, "peel": Peel, "unpool": Unpool, "regress": Regress}
         for name, kind in parts.items():
@@ -105,11 +101,8 @@ class InvertingGradients(Search):
         tuned = {"total_variation": 3e-2, "total_variation_end": 3e-3, "restarts": 2, **parts}
         return cls(**{**tuned, **changes})
 
-    def __call__(
-        self, observation: Observation, generator: torch.Generator | None = None
-    ) -> Reconstruction:
-        """Attack one observation."""
-        run = Run.of(self, observation, generator)
+    def search(self, run: Run) -> Reconstruction:
+        """What is certain by itself, or the better one of that and of the descent."""
         early = run.watch.part(0.5)  # of a time budget, for what is tried before the descent
         found = self._closed_form(replace(run, generator=_aside(run), watch=early))
         if found is not None and (found.is_certain or found.status == INTERRUPTED):
@@ -168,10 +161,7 @@ class InvertingGradients(Search):
         status = next((each.status for each in runs if each.status != FINISHED), FINISHED)
         history, least = list[tuple[int, float]](), math.inf
         for number, each in enumerate(runs):
-            past = [
-                (number * self.steps + step, float(costs.min())) for step, costs in each.history
-            ]
-            history += [(step, min(least, own)) for step, own in past]
+            history += [(number * self.steps + step, min(least, own)) for step, own in each.history]
             least = history[-1][1] if history else math.inf
         result = Reconstruction(inputs[0], run.labels, cost, history, status)
         if self.finish is None or status != FINISHED:
@@ -247,7 +237,9 @@ class InvertingGradients(Search):
         evidence = euclidean_evidence(sent_row(run.observation))
         energy = TotalVariation(float(unit) * self._end / starts[0].numel())
         stages = Stages(run.observation, result.targets, evidence, energy, self.finish)
-        refined = refine_in_stages(stages, starts, run.watch)
+        # second-order steps need a start near the minimum; a misfit below 0.001 is the truth's
+        near = [start for start in starts if not stages.misfit(start) > 0.5]
+        refined = refine_in_stages(stages, near, run.watch, lambda x: stages.misfit(x) < 1e-3)
         if refined is None:
             return result
         return replace(result, inputs=refined.inputs, loss=refined.cost, status=refined.status)

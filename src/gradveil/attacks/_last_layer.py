@@ -5,7 +5,7 @@ from functools import cached_property
 
 import torch
 from torch import Tensor, nn
-from torch.func import grad, jacfwd, vmap
+from torch.func import grad
 from torch.nn.functional import one_hot
 
 from gradveil._random import normal_like
@@ -15,7 +15,7 @@ from ._head import Head
 from ._matching import euclidean_evidence
 from ._model_layers import Call
 from ._priors import TotalVariation
-from ._refine import Objective, refine
+from ._refine import Objective, least_squares, refine
 
 
 @dataclass(frozen=True)
@@ -118,40 +118,20 @@ def last_layer_of(head: Head, labels: Tensor) -> LastLayer | None:
 def solve_last(problem: LastLayer, generator: torch.Generator, watch: Watch) -> Tensor | None:
     """The logits; `None` where no start leads to a solution: other draws may.
 
-    80 Levenberg-Marquardt steps of 384 starts beside each other; after 12 the best 64 go on.
+    80 Levenberg-Marquardt steps of 384 starts beside each other; after 13 the best 64 go on.
     """
     shape = (len(problem.labels), len(problem.gradient))
 
-    def residuals(row: Tensor) -> Tensor:
-        return problem.residuals(row.view(shape))
+    def solved(rows: Tensor, steps: int) -> tuple[Tensor, Tensor]:
+        return least_squares(
+            lambda row: problem.residuals(row.view(shape)), rows,
+            steps=steps, watch=watch, tolerance=0.0, good=1e-11, longest=10.0,
+        )  # fmt: skip
 
-    def costs_of(values: Tensor) -> Tensor:
-        return values.square().sum(1).nan_to_num(torch.inf)
-
-    rows = problem.starts(384, generator).flatten(1)
-    values, damping = vmap(residuals)(rows), torch.full_like(rows[:, :1], 0.1)
-    costs = costs_of(values)
-    for step in range(80):
-        if watch.is_over():
-            return None
-        jacobians: Tensor = vmap(jacfwd(residuals))(rows)
-        back = jacobians.transpose(1, 2)
-        matrices, slopes = back @ jacobians, back @ values[:, :, None]
-        sizes = matrices.diagonal(dim1=1, dim2=2)
-        sizes = sizes + 1e-6 * sizes.mean(1, keepdim=True) + 1e-12
-        shifted = matrices + torch.diag_embed(damping * sizes)
-        steps = torch.linalg.solve_ex(shifted, slopes)[0][:, :, 0].nan_to_num()
-        tried = rows - 10 * steps / steps.norm(dim=1, keepdim=True).clamp(min=10)
-        found = vmap(residuals)(tried)
-        helps = (costs_of(found) < costs)[:, None]  # a step is taken where it does
-        damping = torch.where(helps, damping / 3, damping * 4).clamp(1e-12, 1e8)
-        rows, values = torch.where(helps, tried, rows), torch.where(helps, found, values)
-        costs = costs_of(values)
-        if float(costs.min()) < 1e-11:
-            break
-        if step == 12:
-            best = costs.argsort()[:64]
-            rows, values, damping, costs = rows[best], values[best], damping[best], costs[best]
+    rows, costs = solved(problem.starts(384, generator).flatten(1), 13)
+    rows, costs = solved(rows[costs.argsort()[:64]], 67)
+    if watch.is_over():
+        return None
     least = costs.argmin()
     return rows[least].view(shape) if float(costs[least]) < 1e-5 else None
 

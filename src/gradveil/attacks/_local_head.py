@@ -1,21 +1,20 @@
 """The equations of a model's head along FedAvg's local steps, or in a gradient: one step."""
 
 import copy
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
-from torch.func import jacfwd
 
 from gradveil._random import normal_like
 from gradveil._typing import Tensors
 from gradveil.messages import LocalSteps
 
-from ._descent import Watch
 from ._head import CLEAR, ROUGH, Head, head_of
 from ._last_layer import outputs_of_last_layer
 from ._model_layers import features_of, random_examples
+from ._refine import least_squares
 from ._targets import Run
 
 GRADIENT = LocalSteps(1.0, 1)
@@ -262,50 +261,6 @@ class LocalHead:
         return {name: now[name] - begun[name] for name in now}, torch.cat(deltas)
 
 
-def least_squares(
-    residuals: Callable[[Tensor], Tensor],
-    row: Tensor,
-    *,
-    steps: int,
-    watch: Watch,
-    tolerance: float = 1e-3,
-    good: float = 0.0,
-) -> tuple[Tensor, float]:
-    """A minimum of Σ residuals² from a start, and its value.
-
-    It ends after `steps`, below `good`, or where a step lowers the sum by less than the share
-    `tolerance`.
-
-    >>> found, cost = least_squares(
-    ...     lambda x: x.square() - 4, torch.tensor([1.0, -3.0]), steps=20, watch=Watch(None))
-    >>> found.round(decimals=2).tolist(), cost < 1e-6
-    ([2.0, -2.0], True)
-    """
-    values, damping = residuals(row), 1e-2
-    cost = float(values.square().sum())
-    for _ in range(steps):
-        if watch.is_over() or cost < good:
-            break
-        jacobian: Tensor = jacfwd(residuals)(row)
-        matrix, slope = jacobian.T @ jacobian, jacobian.T @ values
-        sizes = matrix.diagonal() + 1e-4 * matrix.diagonal().mean()
-        before = cost
-        for _ in range(5):  # shorter and shorter
-            if watch.is_over():
-                break
-            step = torch.linalg.solve_ex(matrix + torch.diag(damping * sizes), slope)[0]
-            trial = row - step.nan_to_num()
-            tried = residuals(trial)
-            if float(tried.square().sum()) < cost:
-                row, values, cost = trial, tried, float(tried.square().sum())
-                damping = max(damping / 5, 1e-10)
-                break
-            damping *= 5
-        if before - cost < tolerance * before:
-            break
-    return row, cost
-
-
 SOLVED = 1e-9
 """The squared residual of the head's equations that counts as 0."""
 ALMOST = 1e-2
@@ -392,20 +347,19 @@ class LocalSearch:
                 others = beside * expected.residuals(self.local.places(row))
                 return torch.cat([self.local.residuals(row), others])
 
-            row = least_squares(residuals, row, steps=4, watch=self.training.run.watch)[0]
+            watch = self.training.run.watch
+            row = least_squares(residuals, row[None], steps=4, watch=watch)[0][0]
         return row
 
     def _end(self, row: Tensor) -> tuple[Tensor, float]:
         """The model's own equations, with nothing beside them; longer where they nearly hold."""
         self.local.head.sharpen()
-        cost, watch = float("inf"), self.training.run.watch
+        rows, residuals, watch = row[None], self.local.residuals, self.training.run.watch
         for _ in range(3):
-            row, cost = least_squares(
-                self.local.residuals, row, steps=20, watch=watch, good=1e-3 * SOLVED
-            )
-            if not SOLVED < cost < ALMOST / 10:
+            rows, costs = least_squares(residuals, rows, steps=20, watch=watch, good=1e-3 * SOLVED)
+            if not SOLVED < float(costs) < ALMOST / 10:
                 break
-        return self.local.places(row), cost
+        return self.local.places(rows[0]), float(costs)
 
 
 SOLVED = 1e-9

@@ -11,17 +11,13 @@ from ._attack import (
     FINISHED,
     INTERRUPTED,
     TIME_BUDGET,
-    Attack,
-    Progress,
     Reconstruction,
-    check_settings,
 )
-from ._descent import Descent, Minimum, minimise
+from ._descent import Descent, Minimum
 from ._local_head import SOLVED, LocalSearch
 from ._model_layers import SmoothTwin, determined_share, features_of, random_inputs
-from ._observation import Observation
 from ._priors import total_variation
-from ._targets import Run
+from ._targets import LabelledSearch, Run
 
 FOUND = 1e-6
 """That of an image's features, relative to random inputs', from which on it is not tried again."""
@@ -38,7 +34,7 @@ long that a short budget does not see their end, and a descent needs the rest.""
 
 
 @dataclass(frozen=True)
-class Peel(Attack):
+class Peel(LabelledSearch):
     """Exact features of a batch from the gradient of the head, then images from their features.
 
     1. The features that the first linear layer reads, from the equations of it and of all layers
@@ -58,8 +54,6 @@ class Peel(Attack):
         image_steps: Of one descent of the images.
         rounds: How often images that were not found start again.
         total_variation: Its weight in step 2, beside the relative misfit of the features.
-        time_budget: Seconds after which the best so far is returned; `None`: no limit.
-        progress: Called with (pass, passes, misfit of the message).
 
     >>> Peel(rounds=2).steps
     1000
@@ -69,21 +63,9 @@ class Peel(Attack):
     image_steps: int = 400
     rounds: int = 10
     total_variation: float = 1e-5
-    time_budget: float | None = None
-    progress: Progress | None = None
 
-    def __post_init__(self) -> None:
-        counts = ("steps", "image_steps", "rounds")
-        check_settings(self, counts=counts, positive=("total_variation",))
-
-    def __call__(
-        self, observation: Observation, generator: torch.Generator | None = None
-    ) -> Reconstruction:
-        """Attack; its best guess, whose `loss` is the relative misfit of the message.
-
-        A message that does not determine the head is an error.
-        """
-        run = Run.of(self, observation, generator)
+    def search(self, run: Run) -> Reconstruction:
+        """Its best guess, whose `loss` is the relative misfit of the message."""
         search = LocalSearch.of(run)
         if search is None:
             raise WrongValue(
@@ -163,7 +145,7 @@ class Peel(Attack):
         rate = float((seen.high - seen.low).mean()) / 3 if known else 1.0  # type: ignore[operator]
         left = run.watch.left()
         descent = Descent(self.image_steps, rate, "adam", "cosine", time_budget=left, settled=1.0)
-        return minimise(cost, start, descent, low=seen.low, high=seen.high)
+        return replace(run, progress=None).minimise(cost, start, descent)
 
 
 @dataclass(frozen=True)

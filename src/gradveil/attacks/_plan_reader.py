@@ -15,13 +15,13 @@ from gradveil._tensors import flatten
 from gradveil.mechanisms import Mechanism
 from gradveil.sensitivity import Moments, draw_probes
 
-from ._attack import Reconstruction, Search, check_settings
+from ._attack import Reconstruction
 from ._channel import estimator_for
-from ._descent import Cost, Descent, Minimum, Watch, sent_row
+from ._descent import Cost, Descent, Point, Watch, sent_row
 from ._model_layers import features_of, linear_calls, random_inputs
 from ._observation import Observation, check_known
 from ._priors import TotalVariation
-from ._targets import Run
+from ._targets import LabelledSearch, Run
 
 
 @dataclass(frozen=True)
@@ -245,7 +245,7 @@ def read_image(run: Run, steps: int) -> Tensor | None:
 
 
 @dataclass(frozen=True)
-class PlanReader(Search):
+class PlanReader(LabelledSearch):
     """Minimises ½ Σ_i ((y_i - g_i(x))² / Σ_i(x) + log Σ_i(x)) + E(x), Σ(x) the plan at x.
 
     Optimal noise that is planned from the private batch has the variance λ s_i(x) / |g_i(x)|: its
@@ -270,15 +270,9 @@ class PlanReader(Search):
     steps: int = 600
     polish: int = 40
 
-    def __post_init__(self) -> None:
-        check_settings(self, counts=("steps", "polish"))
-
-    def __call__(
-        self, observation: Observation, generator: torch.Generator | None = None
-    ) -> Reconstruction:
-        """Attack one observation whose defense or mechanism is known."""
-        run = Run.of(self, observation, generator)
-        check_known(observation)
+    def search(self, run: Run) -> Reconstruction:
+        """The most likely end; the defense or the mechanism must be known."""
+        check_known(run.observation)
         drawn = run.clamp(run.noise())
         return self._best(run, [*self._read(run), drawn])
 
@@ -305,10 +299,9 @@ class PlanReader(Search):
         def cost(inputs: Tensor, progress: float) -> Tensor:
             return likelihood(inputs) + energy(inputs)
 
-        def descend(start: Tensor) -> Minimum:
+        def descend(start: Tensor) -> Point:
             descent = Descent(self.polish, 0.02, "adam", "cosine", run.watch.left())
-            return run.minimise(cost, start[None], descent)
+            return run.minimise(cost, start[None], descent).best
 
-        end = min(map(descend, starts), key=lambda end: float(end.costs[0]))
-        history = [(step, float(past[0])) for step, past in end.history]
-        return Reconstruction(end.inputs[0], run.labels, float(end.costs[0]), history, end.status)
+        end = min(map(descend, starts), key=lambda end: end.cost)
+        return Reconstruction(end.inputs, run.labels, end.cost, end.history, end.status)

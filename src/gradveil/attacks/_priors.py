@@ -134,6 +134,10 @@ def energy_of(prior: "Energy | GaussianPrior | Denoiser | None") -> Energy:
     return Quadratic(prior.mean, lambda v: (v.flatten(1) @ precision.to(v)).view_as(v))
 
 
+START, ROUNDS = 3.0, 12
+"""τ at the start of the last steps with a denoiser, and how many levels there are to the end."""
+
+
 @dataclass(frozen=True)
 class Denoised:
     """E(x) = ‖x - D(x, τ)‖² / (2τ²), whose slope with D held fixed is -∇log p_τ(x).
@@ -149,14 +153,10 @@ class Denoised:
         level: τ at the end; `None`: that at which an image with noise tells at least as much of
             every direction as the message, where errors are smallest in the mean. Below it the
             denoiser adds details that the message does not show.
-        start: τ at the start of the last steps.
-        rounds: How many levels there are from the start to the end.
     """
 
     denoiser: Denoiser
     level: float | None = None
-    start: float = 3.0
-    rounds: int = 12
     labels: Tensor | None = None
     """Of the images, where the denoiser is to be told them."""
 
@@ -187,7 +187,5 @@ class Denoised:
 
     def levels(self) -> list[float]:
         """From the start down to the end, each the same share of the one before."""
-        if self.now >= self.start:
-            return [self.now] * self.rounds
-        ratio = (self.now / self.start) ** (1 / max(1, self.rounds - 1))
-        return [self.start * ratio**k for k in range(self.rounds)]
+        ratio = min(1.0, self.now / START)
+        return [max(START, self.now) * ratio ** (k / (ROUNDS - 1)) for k in range(ROUNDS)]

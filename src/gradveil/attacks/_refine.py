@@ -1,21 +1,22 @@
 """The second-order finish: Levenberg-Marquardt steps with matrix-free products."""
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
-from torch.func import jvp, vjp
+from torch.func import jacfwd, jvp, vjp, vmap
 
 from gradveil._checks import check_count, check_kind, check_positive
 from gradveil._solve import conjugate_gradients
 
 from ._attack import FINISHED, INTERRUPTED, TIME_BUDGET
-from ._descent import Watch, clamp, message_of
+from ._descent import Point, Watch, clamp, message_of
 from ._matching import Evidence
 from ._model_layers import SmoothTwin
 from ._observation import Observation
-from ._priors import Denoised, Energy
+from ._priors import START, Denoised, Energy
 
 
 @dataclass(frozen=True)
@@ -44,15 +45,6 @@ class Finish:
 
 
 @dataclass(frozen=True)
-class Refined:
-    """Where the steps ended: never a higher cost than at the start."""
-
-    inputs: Tensor
-    cost: float
-    status: str = FINISHED
-
-
-@dataclass(frozen=True)
 class Objective:
     """f(x) = ½ Σ_i w_i dist(g_i(x), [low_i, high_i])² + E(x), in a range if there is one."""
 
@@ -76,7 +68,7 @@ def refine(
     products: int,
     watch: Watch | None = None,
     tolerance: float = 1e-6,
-) -> Refined:
+) -> Point:
     """Minimise the objective from a start near the minimum, inside of its range.
 
     A step solves (Jᵀ W J + H + λI) s = -∇f with conjugate gradients on the entries that do not
@@ -89,7 +81,7 @@ def refine(
     try:
         for _ in range(steps):
             if watch.is_over():
-                return Refined(inputs, cost, TIME_BUDGET)
+                return Point(inputs, cost, TIME_BUDGET)
             local = local or _Quadratic(objective, inputs)
             trial = inputs + local.step(damping, products)
             trial = clamp(trial, objective.low, objective.high)
@@ -104,8 +96,8 @@ def refine(
             else:
                 damping *= 8
     except KeyboardInterrupt:
-        return Refined(inputs, cost, INTERRUPTED)
-    return Refined(inputs, cost)
+        return Point(inputs, cost, INTERRUPTED)
+    return Point(inputs, cost)
 
 
 class _Quadratic:
@@ -172,33 +164,32 @@ class Stages:
         return float(self.evidence.misfit(message_of(self.observation)(inputs, self.labels)))
 
 
-def refine_in_stages(stages: Stages, starts: Tensor, watch: Watch) -> Refined | None:
-    """The best of the starts after its finish; the next is tried while none explains the message.
-
-    Starts that leave more than half of the message unexplained are left out: second-order steps
-    need a start near the minimum. `None` where that is all of them. A relative misfit below 0.001
-    is taken for the truth.
-    """
-    best: Refined | None = None
+def refine_in_stages(
+    stages: Stages,
+    starts: Iterable[Tensor],
+    watch: Watch,
+    enough: Callable[[Tensor], bool],
+    best: Point | None = None,
+) -> Point | None:
+    """The best of the starts after its finish; the next is tried while the best is not enough."""
     for start in starts:
-        if stages.misfit(start) > 0.5:
-            continue
         refined = refine_one(stages, start, watch)
         if best is None or refined.cost < best.cost:
             best = refined
-        if stages.misfit(best.inputs) < 1e-3 or refined.status != FINISHED:
+        best = replace(best, status=refined.status)
+        if refined.status != FINISHED or enough(best.inputs):
             break
     return best
 
 
-def refine_one(stages: Stages, start: Tensor, watch: Watch) -> Refined:
+def refine_one(stages: Stages, start: Tensor, watch: Watch) -> Point:
     """Through the widths and to the model itself; the start, if nothing on the way is better."""
     own, finish = stages.objective(stages.observation), stages.finish
-    best, smoothed = Refined(start, float(own(start))), Refined(start, float("inf"))
+    best, smoothed = Point(start, float(own(start))), Point(start, float("inf"))
     twin = SmoothTwin(stages.observation, 1.0)
     smooth = stages.objective(twin.observation)
 
-    def improved(objective: Objective, begin: Tensor, tolerance: float) -> Refined:
+    def improved(objective: Objective, begin: Tensor, tolerance: float) -> Point:
         return refine(
             objective, begin,
             steps=finish.steps, products=finish.products, watch=watch, tolerance=tolerance,
@@ -218,7 +209,7 @@ def refine_one(stages: Stages, start: Tensor, watch: Watch) -> Refined:
     return best
 
 
-def split(stages: Stages, energy: Denoised, start: Tensor, watch: Watch) -> Refined:
+def split(stages: Stages, energy: Denoised, start: Tensor, watch: Watch) -> Point:
     """Half-quadratic splitting along falling levels τ: x ← argmin misfit + ‖x - D(x, τ)‖² / 2τ².
 
     One second-order step for each level: the next goes on from there. A network with kinks is
@@ -230,7 +221,7 @@ def split(stages: Stages, energy: Denoised, start: Tensor, watch: Watch) -> Refi
     twin = SmoothTwin(stages.observation, first)
     own = stages.objective(stages.observation)
     if energy.level is None:
-        energy = replace(energy, level=_level(own, start, energy.start))
+        energy = replace(energy, level=_level(own, start))
     inputs, levels = start, energy.levels()
     for number, level in enumerate(levels):
         twin.set_width(first * (last / first) ** (number / len(levels)))
@@ -240,14 +231,14 @@ def split(stages: Stages, energy: Denoised, start: Tensor, watch: Watch) -> Refi
         refined = refine(fit, inputs, steps=1, products=stages.finish.products, watch=watch)
         inputs = refined.inputs
         if refined.status != FINISHED:
-            return Refined(start, float(own(start)), refined.status)
+            return Point(start, float(own(start)), refined.status)
     inputs = clamp(energy.guess(inputs), stages.observation.low, stages.observation.high)
     worse = stages.misfit(inputs) - stages.misfit(start)
     kept = inputs if worse < inputs.numel() else start
-    return Refined(kept, float(own(kept)))
+    return Point(kept, float(own(kept)))
 
 
-def _level(objective: Objective, inputs: Tensor, start: float) -> float:
+def _level(objective: Objective, inputs: Tensor) -> float:
     """1 / √λ, λ the largest eigenvalue of the message's information here, by power iteration."""
     values, pull_back = vjp(objective.message, inputs)[:2]
     weight = objective.evidence.curvature(values.detach())
@@ -257,5 +248,57 @@ def _level(objective: Objective, inputs: Tensor, start: float) -> float:
         row = pull_back(weight * jvp(objective.message, (inputs,), (row,))[1])[0]
         value = float(row.norm())
         if not 0 < value < float("inf"):
-            return start
+            return START
     return float(value**-0.5)
+
+
+def least_squares(
+    residuals: Callable[[Tensor], Tensor],
+    rows: Tensor,
+    *,
+    steps: int,
+    watch: Watch,
+    tolerance: float = 1e-3,
+    good: float = 0.0,
+    longest: float = math.inf,
+) -> tuple[Tensor, Tensor]:
+    """Minima of Σ residuals² from several starts beside each other, and their values.
+
+    Small problems, with whole Jacobians. It ends after `steps`, where one is below `good`, or where
+    no step lowers its sum by more than the share `tolerance`; no step is longer than `longest`.
+
+    >>> found, costs = least_squares(
+    ...     lambda x: x.square() - 4, torch.tensor([[1.0, -3.0]]), steps=20, watch=Watch(None))
+    >>> found.round(decimals=2).tolist(), float(costs) < 1e-6
+    ([[2.0, -2.0]], True)
+    """
+    evaluate = vmap(residuals)
+    values, damping = evaluate(rows), torch.full_like(rows[:, :1], 1e-2)
+    costs = values.square().sum(1).nan_to_num(torch.inf)
+    for _ in range(steps):
+        if watch.is_over() or float(costs.min()) < good:
+            break
+        jacobians: Tensor = vmap(jacfwd(residuals))(rows)
+        back = jacobians.transpose(1, 2)
+        matrices, slopes = back @ jacobians, back @ values[:, :, None]
+        sizes = matrices.diagonal(dim1=1, dim2=2)
+        sizes = sizes + 1e-4 * sizes.mean(1, keepdim=True)
+        before, waits = costs, torch.ones_like(costs).bool()
+        for _ in range(5):  # shorter and shorter
+            if watch.is_over() or not bool(waits.any()):
+                break
+            shifted = matrices + torch.diag_embed(damping * sizes)
+            moves = torch.linalg.solve_ex(shifted, slopes)[0][:, :, 0].nan_to_num()
+            lengths = moves.norm(dim=1, keepdim=True)
+            tried = rows - moves * (longest / lengths).clamp(max=1)
+            found = evaluate(tried)
+            sums = found.square().sum(1).nan_to_num(torch.inf)
+            helps = waits & (sums < costs)
+            taken, waits = helps[:, None], waits & ~helps
+            damping = torch.where(taken, (damping / 5).clamp(min=1e-10), damping)
+            damping = torch.where(waits[:, None], damping * 5, damping)
+            rows, values = torch.where(taken, tried, rows), torch.where(taken, found, values)
+            costs = torch.where(helps, sums, costs)
+        if bool((before - costs < tolerance * before).all()):
+            break
+    return rows, costs

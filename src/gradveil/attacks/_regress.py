@@ -11,11 +11,10 @@ from torch import Tensor
 from gradveil._random import normal_like
 from gradveil._typing import Tensors
 
-from ._attack import FINISHED, TIME_BUDGET, Reconstruction, Search, check_settings
+from ._attack import FINISHED, TIME_BUDGET, Reconstruction
 from ._descent import Watch
 from ._model_layers import random_examples
-from ._observation import Observation
-from ._targets import Run
+from ._targets import LabelledSearch, Run
 
 STRENGTHS = tuple(10.0 ** (k / 2) for k in range(-6, 5))
 """The ridges that are tried, over the mean of the kernel's diagonal."""
@@ -84,7 +83,7 @@ def sketch_of(like: Tensors, generator: torch.Generator) -> Callable[[str, Tenso
 
 
 @dataclass(frozen=True)
-class Regress(Search):
+class Regress(LabelledSearch):
     """The inputs as a linear function of the message, fitted to messages of random inputs.
 
     The attacker knows the model and can make messages itself. It draws random images with the
@@ -108,14 +107,8 @@ class Regress(Search):
 
     samples: int = 300
 
-    def __post_init__(self) -> None:
-        check_settings(self, counts=("samples",))
-
-    def __call__(
-        self, observation: Observation, generator: torch.Generator | None = None
-    ) -> Reconstruction:
-        """Attack one observation; the middle of the range where the samples teach nothing."""
-        run = Run.of(self, observation, generator)
+    def search(self, run: Run) -> Reconstruction:
+        """The estimate; the middle of the range where the samples teach nothing."""
         inputs, count = self.estimate(run, run.generator, run.watch)
         own = run.misfit(inputs)
         status = TIME_BUDGET if count < self.samples else FINISHED

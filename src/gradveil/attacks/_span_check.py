@@ -10,15 +10,14 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
-from gradveil._checks import check_not_negative_count
 from gradveil._extras import require
 from gradveil._random import generator_or_fresh
 from gradveil._tensors import flatten
 from gradveil._typing import Tensors
 from gradveil.messages import TokenGradient
 
-from ._attack import FINISHED, TIME_BUDGET, Reconstruction, Search, check_settings
-from ._channel import plan_channel
+from ._attack import FINISHED, TIME_BUDGET, Reconstruction, Search
+from ._channel import final_evidence
 from ._descent import Watch
 from ._matching import Evidence, euclidean_evidence
 from ._observation import Observation
@@ -261,8 +260,7 @@ class TokenSearch:
         sent = flatten({name: text.sent[name] for name in self._names}).double()
         self._exact = self._evidence = euclidean_evidence(sent)
         if observation.defense is not None or observation.mechanism is not None:
-            channel = plan_channel(observation, text.targets(start), start, generator)
-            parts = channel.evidence(1.0, 1e-3, start.numel())  # as loose as in `Adaptive`
+            parts = final_evidence(observation, text.targets(start), start, generator)
             self._evidence = Evidence(*(part.double() for part in parts))  # type: ignore[union-attr]
         self.ids, self.status = start, FINISHED
         self.cost, self.exact = self._seen(start)
@@ -352,10 +350,6 @@ class SpanCheck(Search):
 
     width: int = 8
     sweeps: int = 3
-
-    def __post_init__(self) -> None:
-        check_settings(self, counts=("width",))
-        check_not_negative_count(self.sweeps, "sweeps")
 
     def __call__(
         self, observation: Observation, generator: torch.Generator | None = None

@@ -8,15 +8,13 @@ import torch
 from torch import Tensor
 
 from gradveil._checks import WrongValue, check_kind
-from gradveil._random import generator_or_fresh
 from gradveil.data import TableLayout
 
-from ._attack import FINISHED, Reconstruction, Search, check_settings
-from ._channel import plan_channel
+from ._attack import FINISHED, Reconstruction
+from ._channel import final_evidence
 from ._descent import (
     Descent,
     Minimum,
-    Watch,
     message_of,
     minimise,
     noise_start,
@@ -24,11 +22,7 @@ from ._descent import (
     sent_row,
 )
 from ._matching import cosine_distance
-from ._observation import Observation, check_observation
-from ._targets import labels_of
-
-LOOSENESS = 3e-3
-"""Of entries without noise, as at the end of `Adaptive`."""
+from ._targets import LabelledSearch, Run
 
 
 @dataclass(frozen=True)
@@ -42,7 +36,7 @@ class TableReconstruction(Reconstruction):
 
 
 @dataclass(frozen=True)
-class TabLeak(Search):
+class TabLeak(LabelledSearch):
     """Gradient matching over rows z, where the model sees softmax(z) for each group of categories.
 
     One-hot groups are relaxed: the search goes over logits, so that all candidates are mixtures of
@@ -80,27 +74,23 @@ class TabLeak(Search):
     lr: float = 0.06
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if self.layout is not None:
             check_kind(self.layout, "layout", TableLayout, "Use `TableLayout.of(3, [2, 5])`.")
-        check_settings(self, counts=("steps", "starts"), positive=("lr",))
 
-    def __call__(
-        self, observation: Observation, generator: torch.Generator | None = None
-    ) -> TableReconstruction:
-        """Attack one observation of rows."""
-        check_observation(observation)
-        generator, watch = generator_or_fresh(generator), Watch(self.time_budget)
-        start = noise_start(observation, self.starts, generator)
+    def search(self, run: Run) -> TableReconstruction:
+        """The median over starts, with what they agree on."""
+        observation, labels = run.observation, run.labels
+        start = noise_start(observation, self.starts, run.generator)
         layout = self.layout or observation.layout
         if layout is None:
             expected = "say which entries of a row are which columns"
             raise WrongValue("layout", expected, "`None`", "Use `TableLayout.of(3, [2, 5])`.")
         layout.check(start[0], "observation.input_shape")
-        labels = labels_of(observation, generator)
         sent, message = sent_row(observation), message_of(observation)
 
         def descend(cost: Callable[[Tensor], Tensor], start: Tensor, lr: float) -> Minimum:
-            descent = Descent(self.steps, lr, "adam", "cosine", time_budget=watch.left())
+            descent = Descent(self.steps, lr, "adam", "cosine", time_budget=run.watch.left())
             return minimise(
                 lambda z, _: cost(layout.relax(z)), start, descent, progress=self.progress
             )
@@ -109,17 +99,17 @@ class TabLeak(Search):
         known = observation.defense is not None or observation.mechanism is not None
         if known and found.status == FINISHED:
             pooled, _ = _pooled(found, labels, layout)
-            channel = plan_channel(observation, labels, pooled, generator)
-            evidence = channel.evidence(1.0, LOOSENESS, pooled.numel())
+            evidence = final_evidence(observation, labels, pooled, run.generator)
 
             def cost(x: Tensor) -> Tensor:
                 return evidence.misfit(message(x, labels)) + 0.5 * layout.numbers(x).square().sum()
 
             found = descend(cost, found.inputs, self.lr / 3)
         pooled, rows = _pooled(found, labels, layout)
-        history = [(step, float(costs.min())) for step, costs in found.history]
-        entropy, loss = column_entropy(rows, layout), float(found.costs.min())
-        return TableReconstruction(pooled, labels, loss, history, found.status, entropy=entropy)
+        entropy, own = column_entropy(rows, layout), found.best
+        return TableReconstruction(
+            pooled, labels, own.cost, own.history, own.status, entropy=entropy
+        )
 
 
 def _pooled(found: Minimum, labels: Tensor, layout: TableLayout) -> tuple[Tensor, Tensor]:

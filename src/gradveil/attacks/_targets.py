@@ -1,5 +1,6 @@
 """Targets that the attacker was not told: read off the message, or looked for with the inputs."""
 
+from abc import abstractmethod
 from dataclasses import dataclass
 from math import prod
 from typing import Any
@@ -13,7 +14,7 @@ from gradveil._random import generator_or_fresh, named_stream, normal_like
 from gradveil._tensors import relative_misfit
 from gradveil.messages import FunctionalLoss
 
-from ._attack import Progress, Reconstruction
+from ._attack import Progress, Reconstruction, Search
 from ._descent import (
     Cost,
     Descent,
@@ -44,13 +45,19 @@ class SoftTargets:
     """Zeros in the shape of the variables."""
     classes: int | None
     """The dimension of the classes; `None`: numbers."""
+    known: Tensor | None = None
+    """The targets themselves, where there is nothing to be moved."""
 
     def relaxed(self, variables: Tensor) -> Tensor:
         """What the loss is given on the way."""
+        if self.known is not None:
+            return self.known
         return variables if self.classes is None else variables.softmax(self.classes)
 
     def settled(self, variables: Tensor) -> Tensor:
         """The targets at the end: numbers, or the likeliest classes."""
+        if self.known is not None:
+            return self.known
         return variables if self.classes is None else variables.argmax(self.classes)
 
 
@@ -126,12 +133,14 @@ class Run:
     progress: Progress | None = None
 
     @classmethod
-    def of(cls, attack: Any, observation: Observation, generator: torch.Generator | None) -> "Run":
+    def of(
+        cls, attack: Search, observation: Observation, generator: torch.Generator | None
+    ) -> "Run":
         """From the attack's own settings; targets that are not granted are found first."""
         check_observation(observation)
         generator, watch = generator_or_fresh(generator), Watch(attack.time_budget)
-        progress = getattr(attack, "progress", None)
-        return cls(observation, labels_of(observation, generator), generator, watch, progress)
+        labels = labels_of(observation, generator)
+        return cls(observation, labels, generator, watch, attack.progress)
 
     def noise(self) -> Tensor:
         """A batch from N(0, I)."""
@@ -146,10 +155,12 @@ class Run:
         """The inputs moved into the range, as far as it is known."""
         return clamp(inputs, self.observation.low, self.observation.high)
 
-    def minimise(self, cost: Cost, start: Tensor, descent: Descent) -> Minimum:
+    def minimise(
+        self, cost: Cost, start: Tensor, descent: Descent, data: tuple[Tensor, ...] = ()
+    ) -> Minimum:
         """Minimise within the range, and tell how far it is."""
-        low, high = self.observation.low, self.observation.high
-        return minimise(cost, start, descent, low=low, high=high, progress=self.progress)
+        ends = {"low": self.observation.low, "high": self.observation.high}
+        return minimise(cost, start, descent, data=data, progress=self.progress, **ends)
 
     def misfit(self, inputs: Tensor) -> float:
         """Of the message, relative to its size."""
@@ -160,6 +171,21 @@ class Run:
         count = len(self.labels)
         drawn = random_inputs(self.observation, 8 * count, self.generator).split(count)
         return min(self.misfit(inputs) for inputs in drawn)
+
+
+@dataclass(frozen=True)
+class LabelledSearch(Search):
+    """A search that goes on with one set of targets, granted or found first."""
+
+    def __call__(
+        self, observation: Observation, generator: torch.Generator | None = None
+    ) -> Reconstruction:
+        """Attack one observation; all randomness comes from the generator."""
+        return self.search(Run.of(self, observation, generator))
+
+    @abstractmethod
+    def search(self, run: Run) -> Reconstruction:
+        """The attack on the observation of a run; one that it cannot work on is an error."""
 
 
 def message_misfit(observation: Observation, inputs: Tensor, labels: Tensor) -> float:
@@ -218,4 +244,4 @@ def joint_targets(observation: Observation, generator: torch.Generator) -> Tenso
         for end, rest in ((observation.low, -free), (observation.high, free))
     )
     found = minimise(cost, start, Descent(STEPS, RATE, "adam", "cosine"), low=low, high=high)
-    return soft.settled(parts(found.inputs[found.costs.argmin()])[1]).detach()
+    return soft.settled(parts(found.best.inputs)[1]).detach()

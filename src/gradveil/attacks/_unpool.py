@@ -7,22 +7,19 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from gradveil._checks import WrongValue, check_not_negative_count
+from gradveil._checks import WrongValue
 
 from ._attack import (
     FINISHED,
     INTERRUPTED,
-    Attack,
-    Progress,
     Reconstruction,
-    check_settings,
 )
-from ._descent import Cost, Descent, minimise
+from ._descent import Cost, Descent
 from ._local_head import SOLVED, LocalSearch
 from ._model_layers import Stage, chain_of, features_of, random_inputs, smooth_images, through
 from ._observation import Observation
 from ._priors import TotalVariation
-from ._targets import Run
+from ._targets import LabelledSearch, Run
 from ._unpool_equations import (
     EXACT,
     Cooling,
@@ -38,6 +35,8 @@ FEATURES, IMAGES = Cooling(), Cooling(200, (30.0, 0.1))
 """How the allowed errors fall in the search for features, and in that for images."""
 NEAR = 0.1
 """The relative residual at the first pool up to which images count as found."""
+SWEEPS = 20
+"""At most how many times all positions are sampled, in at most half of the time that is left."""
 SURE = 0.05
 """The share of random inputs' misfit of the whole message below which images are certain."""
 
@@ -75,7 +74,7 @@ def image_cost(
 
 
 @dataclass(frozen=True)
-class Unpool(Attack):
+class Unpool(LabelledSearch):
     """Exact features stage by stage from the end of a convolutional model, then the images.
 
     1. The head's outputs, their gradients and the features that it reads, as in `Peel`.
@@ -95,10 +94,6 @@ class Unpool(Attack):
         steps: Of step 3, first-order.
         total_variation: The strength of total variation, an energy in nats for each difference of
             one standard deviation.
-        sweeps: At most how many times all positions are sampled in step 2, in at most half of the
-            time that is left; 0: not at all.
-        time_budget: Seconds after which the best so far is returned; `None`: no limit.
-        progress: Called with (step, steps, cost) of step 3.
 
     >>> Unpool(total_variation=0.5).steps
     200
@@ -106,19 +101,10 @@ class Unpool(Attack):
 
     steps: int = 200
     total_variation: float = 1.0
-    sweeps: int = 20
-    time_budget: float | None = None
-    progress: Progress | None = None
 
-    def __post_init__(self) -> None:
-        check_not_negative_count(self.sweeps, "sweeps")
-        check_settings(self, counts=("steps",), not_negative=("total_variation",))
-
-    def __call__(
-        self, observation: Observation, generator: torch.Generator | None = None
-    ) -> Reconstruction:
-        """Attack; where the message does not determine the stages, an error."""
-        found = self.solve(Run.of(self, observation, generator))
+    def search(self, run: Run) -> Reconstruction:
+        """The batch; where the message does not determine the stages, an error."""
+        found = self.solve(run)
         if found is None:
             raise WrongValue(
                 "observation",
@@ -177,7 +163,7 @@ class Unpool(Attack):
                 prior = Kronecker.fit(features.double())
                 shares = search_inputs(equations, prior, FEATURES, run.watch)
                 sampler = Sampler(equations, prior, run.generator)
-                inputs, worst = sampler.solve(shares, self.sweeps, run.watch.part(0.5))
+                inputs, worst = sampler.solve(shares, SWEEPS, run.watch.part(0.5))
             else:
                 inputs, worst = solve_inputs(equations, equations.even())
             if worst > EXACT or run.watch.is_over():
@@ -203,7 +189,7 @@ class Unpool(Attack):
         # the rate is that of a quarter of the range, about one standard deviation
         left = run.watch.left()
         descent = Descent(self.steps, 0.1 * width, "adam", "cosine", time_budget=left, settled=1.0)
-        minimum = minimise(cost, start, descent, low=low, high=high, progress=run.progress)
+        minimum = run.minimise(cost, start, descent)
         return minimum.inputs[0], minimum.status
 
 

@@ -1,7 +1,7 @@
 """The prior that a denoiser gives: how sharply examples are known, at some noise."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
@@ -10,7 +10,6 @@ from gradveil._checks import (
     WrongValue,
     check_callable,
     check_count,
-    check_flag,
     check_inputs,
     check_positive,
 )
@@ -115,18 +114,13 @@ class LearnedPrior(Prior):
 
         J_τ = E[s sᵀ] = I / τ² - E[Cov(x | x_τ)] / τ⁴,   tr J_τ = n / τ² - MMSE(τ) / τ⁴.
 
-    Pixels with atoms (a black border) have infinite information; with noise they have 1 / τ². Two
-    bounds follow.
+    Pixels with atoms (a black border) have infinite information; with noise they have 1 / τ². The
+    bound is tr (J_D + K⁻¹)⁻¹ with K = J_τ⁻¹ - τ². The Gaussian of covariance K has the error of the
+    examples at noise τ, and a smaller one at more noise: their curves cross once (Guo, Wu, Shamai
+    and Verdú, 2011). So it holds where the message tells at most as much as x_τ does,
+    J_D ≤ I / τ² (`largest`), and is nearly linear.
 
-    1. Of the examples themselves, the default: tr (J_D + K⁻¹)⁻¹ with K = J_τ⁻¹ - τ². The Gaussian
-       of covariance K has the error of the examples at noise τ, and a smaller one at more noise:
-       their curves cross once (Guo, Wu, Shamai and Verdú, 2011). So it holds where the message
-       tells at most as much as x_τ does, J_D ≤ I / τ² (`largest`), and is nearly linear.
-    2. `smoothed()`, of examples with noise: tr (J_D + J_τ)⁻¹, Theorem 1 for data x_τ, J_D being
-       that at x_τ. It holds for every smooth message, says nothing exact of examples without
-       noise, and is small.
-
-    For Gaussian examples K is their covariance, and both are exact. A learned D has a larger error
+    For Gaussian examples K is their covariance, and the bound is exact. A learned D has a larger error
     than the best one, so that it shows too little of J_τ: **bounds with this prior err upwards**. A
     better denoiser can only lower them; they are never above those of the fitted Gaussian.
 
@@ -135,7 +129,6 @@ class LearnedPrior(Prior):
         level: τ.
         name: How a bound refers to it.
         error: The denoiser's mean squared error per entry on held-out samples, above MMSE(τ) / n.
-        noisy: Whether it is the prior of examples with noise, see `smoothed`.
 
     >>> LearnedPrior(torch.eye(3), level=0.5).level
     0.5
@@ -145,14 +138,12 @@ class LearnedPrior(Prior):
     level: float
     name: str = "learned"
     error: float | None = None
-    noisy: bool = False
     precision: Tensor = field(init=False, repr=False)
     covariance: Tensor = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
         check_inputs(self.information, "information")
         check_positive(self.level, "level")
-        check_flag(self.noisy, "noisy")
         shape = self.information.shape
         if len(shape) != 2 or shape[0] != shape[1]:
             raise WrongValue("information", "have the shape (n, n)", str(tuple(shape)))
@@ -161,7 +152,7 @@ class LearnedPrior(Prior):
             found = f"eigenvalues from {float(values.min()):.3g} to {float(values.max()):.3g}"
             expected = "be positive definite and at most 1 / level²"
             raise WrongValue("information", expected, found, "Take more samples or draws.")
-        known = values.reciprocal() - (0.0 if self.noisy else self.level**2)
+        known = values.reciprocal() - self.level**2
         known = known.clamp(min=LEAST * float(known.max()))
         object.__setattr__(self, "covariance", (vectors * known) @ vectors.T)
         object.__setattr__(self, "precision", (vectors / known) @ vectors.T)
@@ -169,15 +160,7 @@ class LearnedPrior(Prior):
     @property
     def largest(self) -> float:
         """Of the information of a message in any direction, where the bound holds."""
-        return float("inf") if self.noisy else self.level**-2
-
-    def drawn(self, inputs: Tensor, generator: torch.Generator) -> Tensor:
-        """The inputs, with noise of the prior's level if it is a prior of those."""
-        return inputs + self.level * normal_like(inputs, generator) if self.noisy else inputs
-
-    def smoothed(self) -> "LearnedPrior":
-        """The prior of examples with noise τ."""
-        return replace(self, noisy=True, name=f"{self.name}; of examples with that noise")
+        return self.level**-2
 
     @classmethod
     def measure(

@@ -189,8 +189,6 @@ def mean_bound(
     check_count(probes, "probes")
     _check_cases(cases, prior, planned_by)
     generator = generator_or_fresh(generator)
-    if prior is not None:
-        cases = [case._replace(inputs=prior.drawn(case.inputs, generator)) for case in cases]
     try:
         each: Sequence[Evaluations | None] = known or [None] * len(cases)
         pairs = zip(cases, each, strict=True)

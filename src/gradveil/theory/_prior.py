@@ -40,10 +40,6 @@ class Prior:
         """
         return float("inf")
 
-    def drawn(self, inputs: Tensor, generator: torch.Generator) -> Tensor:
-        """Inputs of the population that the prior describes, made from those of the data."""
-        return inputs
-
     @cached_property
     def root(self) -> Tensor:
         """L with covariance = L Lᵀ, lower triangular, float64."""
