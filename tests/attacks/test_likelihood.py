@@ -13,6 +13,7 @@ from gradveil.attacks._likelihood import (
     Doubt,
     doubtful_log_probabilities,
     log_likelihoods,
+    same_noise,
 )
 from gradveil.mechanisms import Mechanism, RoundingMechanism
 from tests.attacks.likelihood import log_likelihood
@@ -233,7 +234,11 @@ TABLES = {
 
 @pytest.mark.parametrize("case", TABLES)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_a_table_has_the_likelihood_of_each_pair(case: str, dtype: torch.dtype) -> None:
+@pytest.mark.parametrize("columns", [2, 2**15])
+def test_a_table_has_the_likelihood_of_each_pair(
+    case: str, dtype: torch.dtype, columns: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("gradveil.attacks._likelihood.COLUMNS", columns)
     draws, mechanism = torch.Generator().manual_seed(0), TABLES[case]
 
     def message() -> Tensors:
@@ -256,6 +261,17 @@ def test_a_table_has_the_likelihood_of_each_pair(case: str, dtype: torch.dtype) 
 def test_a_tensor_of_zeros_without_noise_has_a_table_too() -> None:
     zeros = [row(torch.zeros(3, dtype=torch.float64))] * 2
     assert log_likelihoods(Mechanism(0.0), zeros, zeros).tolist() == [[0.0, 0.0]] * 2
+
+
+def test_mechanisms_are_equal_where_all_levels_are() -> None:
+    level = {"w": torch.tensor([0.1, 0.2])}
+    one = Mechanism(level, clip=1.0)
+    assert same_noise(one, Mechanism({"w": level["w"].clone()}, clip=1.0))
+    assert not same_noise(one, Mechanism(level))
+    assert not same_noise(one, Mechanism({"w": torch.tensor([0.1, 0.3])}, clip=1.0))
+    assert not same_noise(one, Mechanism(0.1, clip=1.0))
+    assert not same_noise(one, Mechanism({"v": level["w"]}, clip=1.0))
+    assert same_noise(Mechanism(0.1, keep=0.5), Mechanism(0.1, keep=0.5))
 
 
 def doubted(sent: Tensor, value: Tensor, std: Tensor, keep: Tensor, doubt: Doubt) -> float:

@@ -13,9 +13,10 @@ from gradveil._checks import WrongValue, check_inputs
 from gradveil._random import generator_or_fresh
 from gradveil._typing import Tensors
 from gradveil.defenses import Defended
+from gradveil.mechanisms import AnyMechanism
 from gradveil.messages import Message, gradient_of, values_of
 
-from ._likelihood import Doubt, doubt_between, log_likelihoods
+from ._likelihood import Doubt, doubt_between, log_likelihoods, same_noise
 from ._observation import Observation, check_known, check_observation
 
 
@@ -130,7 +131,7 @@ PAIRS = 8
 """Candidates at which the attacker plans twice, to see how far two plans are apart."""
 
 
-NUMBERS = 2**20
+NUMBERS = 2**24
 """Up to how many numbers the messages of several candidates have that are held at a time."""
 
 
@@ -148,12 +149,20 @@ def likelihood_table(
             found = log_likelihoods(step.mechanism, [step.values], sent, doubt)
             table[:, column] = found[:, 0].cpu()
         return table
-    each, start = iter(candidates.values()), 0
+    plans: list[tuple[AnyMechanism, list[int]]] = []
+    for row, observation in enumerate(observations):
+        own = observation.mechanism
+        assert own is not None
+        rows = next((rows for plan, rows in plans if same_noise(plan, own)), [])
+        if not rows:
+            plans.append((own, rows))
+        rows.append(row)
     count = max(1, NUMBERS // sum(value.numel() for value in sent[0].values()))
+    each, start = iter(candidates.values()), 0
     while values := list(islice(each, count)):
-        for row, observation in enumerate(observations):
-            found = log_likelihoods(observation.mechanism, values, [observation.sent])
-            table[row, start : start + len(values)] = found[0].cpu()
+        for plan, rows in plans:
+            found = log_likelihoods(plan, values, [sent[row] for row in rows])
+            table[rows, start : start + len(values)] = found.cpu()
         start += len(values)
     return table
 

@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.distributions import Normal, StudentT
 
 from gradveil._checks import WrongType, check_structure, check_values
-from gradveil._typing import Tensors
+from gradveil._typing import Level, Tensors
 from gradveil.mechanisms import (
     LaplaceMechanism,
     Mechanism,
@@ -24,6 +24,9 @@ from gradveil.mechanisms import (
 )
 
 LOG_ROOT_TAU = 0.5 * math.log(2 * math.pi)
+
+COLUMNS = 2**15
+"""How many entries of all messages are brought to float64 at a time."""
 
 EXACT = 1e-8
 """A variance of log-levels below it comes from rounding: the levels are known."""
@@ -123,8 +126,7 @@ def _table(
         std = levels(mechanism.std)[name]
         keep = None if mechanism.keep is None else levels(mechanism.keep)[name]
         if doubt is None:
-            rows = torch.stack([value.flatten() for value in values]).double()
-            return torch.stack([_noise(one.flatten(), rows, std, keep) for one in sent])
+            return noise_table(sent, values, std, keep)
         pair = partial(_doubtful, std=std, keep=keep, name=name, doubt=doubt)
     elif isinstance(mechanism, LaplaceMechanism):
         pair = partial(_laplace, std=levels(mechanism.std)[name])
@@ -157,20 +159,51 @@ def rounding_error(
     return error.clamp(min=known.tiny)
 
 
-def _noise(sent: Tensor, values: Tensor, std: Tensor, keep: Tensor | None) -> Tensor:
-    """Σ_i log[k_i N(y_i; v_i, std_i²) + (1 - k_i) N(y_i; 0, std_i²)], for each row of values.
+def noise_table(
+    sent: Sequence[Tensor], values: Sequence[Tensor], std: Tensor, keep: Tensor | None
+) -> Tensor:
+    """Σ_i log[k_i N(y_i; v_i, std_i²) + (1 - k_i) N(y_i; 0, std_i²)], messages × values.
+
+    By matrix products: with the weights w_i = 1/std_i², and both sides moved by the mean of the
+    values, so that little cancels,
+
+        Σ_i w_i (y_i - k_i v_i)² = Σ_i w_i y_i² - 2 Σ_i (w_i y_i) (k_i v_i) + Σ_i w_i (k_i v_i)².
+
+    Where entries have no noise or are kept with a probability in between, and where noise is so
+    small that rounding of what cancels could be seen, message by message.
+    """
+    y, v = (torch.stack([one.reshape(-1) for one in each]) for each in (sent, values))
+    level = std.double().reshape(-1)
+    share = torch.ones_like(level) if keep is None else keep.double().reshape(-1)
+    if bool((level > 0).all()) and bool(((share == 0) | (share == 1)).all()):
+        logs = torch.zeros(len(y), len(v), dtype=torch.float64, device=y.device)
+        terms = torch.zeros_like(logs)
+        for start in range(0, y.shape[1], COLUMNS):
+            part = slice(start, start + COLUMNS)
+            own, other = y[:, part].double(), v[:, part].double() * share[part]
+            own, other = own - other.mean(0), other - other.mean(0)
+            weighted = own / level[part].square()
+            squares = (own * weighted).sum(1, keepdim=True)
+            known = (other.square() / level[part].square()).sum(1)
+            logs -= 0.5 * (squares - 2 * weighted @ other.T + known)
+            terms += squares + known
+        if float(terms.max()) * 64 * torch.finfo(torch.float64).eps <= 1e-6:
+            return logs - (level.log() + LOG_ROOT_TAU).sum()
+    return torch.stack([_noise_row(one, v, level, share) for one in y])
+
+
+def _noise_row(sent: Tensor, values: Tensor, level: Tensor, share: Tensor) -> Tensor:
+    """Of one message under each of the values.
 
     Where there is no noise y_i is a point: log p is 0 where both agree, and -½ (misfit / τ_i)²
     where they do not, with τ_i the size of a rounding error.
     """
-    y, level = sent.double(), std.flatten()
-    noisy, share = level > 0, torch.ones_like(level) if keep is None else keep.flatten()
+    y, v, noisy = sent.double(), values.double(), level > 0
     spread = torch.where(noisy, level, rounding_error(sent, where=~noisy))
     constant = -(level[noisy].log() + LOG_ROOT_TAU).sum()
     if bool(((share == 0) | (share == 1)).all()):
-        means = values if keep is None else share * values
-        return constant - 0.5 * (y - means).div_(spread).square_().sum(1)
-    kept, pruned = -0.5 * ((y - values) / spread).square(), -0.5 * (y / spread).square()
+        return constant - 0.5 * (y - share * v).div_(spread).square_().sum(1)
+    kept, pruned = -0.5 * ((y - v) / spread).square(), -0.5 * (y / spread).square()
     return constant + torch.logaddexp(kept + share.log(), pruned + (1 - share).log()).sum(1)
 
 
@@ -313,3 +346,17 @@ def _density(scale: Tensor, own: float) -> Normal | StudentT:
 def _typical(levels: Tensor) -> Tensor:
     """Their root mean square; 0 where there are none."""
     return (levels.square().sum() / max(1, levels.numel())).sqrt()
+
+
+def same_noise(one: Any, other: Any) -> bool:
+    """Whether both are Gaussian with the same levels, mask and thresholds."""
+
+    def same(level: Level | None, its: Level | None) -> bool:
+        if not isinstance(level, Mapping) or not isinstance(its, Mapping):
+            return level is its or (isinstance(level, float | int) and level == its)
+        return level.keys() == its.keys() and all(torch.equal(t, its[n]) for n, t in level.items())
+
+    if not isinstance(one, Mechanism) or not isinstance(other, Mechanism):
+        return one is other
+    pairs = ((one.std, other.std), (one.keep, other.keep), (one.clip, other.clip))
+    return all(level is its or same(level, its) for level, its in pairs)
