@@ -120,9 +120,10 @@ class LearnedPrior(Prior):
     and Verdú, 2011). So it holds where the message tells at most as much as x_τ does,
     J_D ≤ I / τ² (`largest`), and is nearly linear.
 
-    For Gaussian examples K is their covariance, and the bound is exact. A learned D has a larger error
-    than the best one, so that it shows too little of J_τ: **bounds with this prior err upwards**. A
-    better denoiser can only lower them; they are never above those of the fitted Gaussian.
+    For Gaussian examples K is their covariance, and the bound is exact. A learned D has a larger
+    error than the best one, so that it shows too little of J_τ: **bounds with this prior err
+    upwards**. A better denoiser can only lower them; they are never above those of the fitted
+    Gaussian.
 
     Args:
         information: J_τ of one example, shape (n, n), positive definite and at most 1 / τ².
