@@ -169,7 +169,7 @@ def test_nodes_that_come_late_are_in_the_first_round(monkeypatch: pytest.MonkeyP
     here = iter([[], [0], [0, 1, 2]])
     monkeypatch.setattr(nodes, "get_node_ids", lambda: next(here, [0, 1, 2]))
     strategy.start(grid=nodes, num_rounds=1)
-    assert [found.counted for found in strategy.rounds] == [(0, 1, 2)]
+    assert [found.clients for found in strategy.rounds] == [(0, 1, 2)]
 
 
 def test_a_node_that_dies_does_not_end_the_run():

@@ -12,6 +12,7 @@ from gradveil.mechanisms import Mechanism
 from gradveil.shapes import Needs, Public, Shape, gather, model_given, trust_in
 from gradveil.shapes._fit import moments_for, pool
 from gradveil.shapes._model import check_outputs, freshness
+from gradveil.shapes._shape import Request
 
 from .cases import SIZE, a_message, a_model, clouds, exact, generator, mean_gain, others
 
@@ -21,7 +22,8 @@ KINDS = ["noise", "uniform", "other labels", "other data"]
 def planned(model, examples, **options):
     inputs, targets = clouds(SIZE, 4000)
     needs, message = Needs(**options), a_message(model, targets)
-    return Public(examples)._made(needs, message, inputs, generator())
+    asked = Request(needs, message.parameters, message, inputs, generator())
+    return Public(examples)._made(asked)
 
 
 @pytest.mark.parametrize("steps", [0, 60])

@@ -1,5 +1,6 @@
 """A user's module as a pure function of its parameters and inputs."""
 
+import os
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -170,22 +171,41 @@ def apart(model: nn.Module) -> Iterator[None]:
     Whatever its code writes inside, even in hooks of the backward pass, the user's own is there
     again afterwards, and what it stores of one run is not there in the next.
     """
-    before = [(module, vars(module).copy()) for module in model.modules()]
-    kept: dict[int, Any] = {id(module): module for module, _ in before}
-    copies = [
-        {
-            name: _copied(value, f"{type(module).__name__}.{name}", kept)
-            for name, value in own.items()
-        }
-        for module, own in before
-    ]
-    try:
-        for (module, _), own in zip(before, copies, strict=True):
-            _exchange(module, own | {"_compiled_call_impl": None})
-        yield
-    finally:
-        for module, own in before:
-            _exchange(module, own)
+    with one_thread():
+        before = [(module, vars(module).copy()) for module in model.modules()]
+        kept: dict[int, Any] = {id(module): module for module, _ in before}
+        copies = [
+            {
+                name: _copied(value, f"{type(module).__name__}.{name}", kept)
+                for name, value in own.items()
+            }
+            for module, own in before
+        ]
+        try:
+            for (module, _), own in zip(before, copies, strict=True):
+                _exchange(module, own | {"_compiled_call_impl": None})
+            yield
+        finally:
+            for module, own in before:
+                _exchange(module, own)
+
+
+_lock = threading.RLock()
+
+
+def one_thread() -> threading.RLock:  # type: ignore[valid-type]
+    """Held while modules hold copies, and generators states, that are not the user's own."""
+    return _lock
+
+
+def _after_fork() -> None:
+    """Another thread of the parent may hold it, and is not here to give it back."""
+    global _lock
+    _lock = threading.RLock()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)
 
 
 def _exchange(module: nn.Module, contents: dict[str, Any]) -> None:
@@ -243,7 +263,7 @@ def unwritten(model: nn.Module) -> Iterator[None]:
     finally:
         written = [name for name, tensor in held.items() if not _same_bits(tensor, before[name])]
         for name in written:
-            held[name].data.copy_(before[name])
+            held[name].data = before[name]
     if written:
         raise WrongValue(
             "model",
@@ -255,11 +275,15 @@ def unwritten(model: nn.Module) -> Iterator[None]:
 
 
 def _same_bits(a: Tensor, b: Tensor) -> bool:
-    """Also where both are NaN."""
+    """Also where both are NaN; of tensors in other layouts, whether they have the same numbers."""
+    if a.is_meta or a.shape != b.shape:
+        return a.is_meta and a.shape == b.shape
+    if a.is_nested or a.layout is not torch.strided:
+        a, b = ((t.to_padded_tensor(0.0) if t.is_nested else t.to_dense()) for t in (a, b))
     if torch.equal(a, b):
         return True
-    bits = [t.contiguous().reshape(-1).view(torch.uint8) for t in (a, b)]
-    return a.shape == b.shape and torch.equal(*bits)
+    bits = [t.resolve_conj().resolve_neg().contiguous().reshape(-1) for t in (a, b)]
+    return torch.equal(*(t.view(torch.uint8) for t in bits))
 
 
 def is_transformed(*tensors: Tensor) -> bool:

@@ -453,6 +453,39 @@ class SeldomDrops(Net):
         return h if float(h.detach().sum()) > 1e9 or self.stream.random() > 0.2 else -5 * h
 
 
+class Answers:
+    """No tensor, but what torch asks for its operations."""
+
+    def __torch_function__(self, func, types, args=(), kwargs=None):
+        h = args[0]
+        noise = torch.rand(h.shape, generator=torch.Generator().manual_seed(0))
+        return h + 100 * noise
+
+
+class AnotherAnswers(Net):
+    def between(self, h: Tensor) -> Tensor:
+        return torch.add(h, Answers())
+
+
+class GoesOn(Net):
+    """Hides that an operation was refused, and that it sees all examples."""
+
+    def between(self, h: Tensor) -> Tensor:
+        try:
+            return h * 50 * torch.rand(4, generator=torch.Generator().manual_seed(1))
+        except Exception:
+            return h
+
+
+class AsksWhetherItTrains(Net):
+    """As code does that freezes a part."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        with torch.set_grad_enabled(self.first.weight.requires_grad):
+            h = torch.tanh(self.first(x))
+        return self.second(h)
+
+
 class HalfPrecision(Net):
     """Signals of eight bits, whose norms are taken in more."""
 
@@ -469,4 +502,5 @@ MODELS: tuple[Callable[[], nn.Module], ...] = (
     SpecialFirst, FlatSoftmax, ScaledInPlace, EarlyExit, Checkpointed, ScaledByThePlace,
     ThroughNumpy, FallsBack, HookWithAGenerator, HookThatSeeds, DrawsTwice, OfItsOwnClass, Scripted,
     ScriptedFallsBack, Resized, ByADispatchMode, CodesByArrival, SeldomDrops, HalfPrecision,
+    AnotherAnswers, GoesOn, AsksWhetherItTrains,
 )  # fmt: skip

@@ -16,6 +16,7 @@ from torch.nn.functional import cross_entropy
 
 from gradveil import GradientMessage, ModelError, PrivateNoise
 from gradveil.messages import ClippedMessage, _clipped
+from gradveil.messages._functional import apart
 
 from . import hostile
 
@@ -58,7 +59,6 @@ REFUSED = {
     "WritesWhatItSaw": "wrote into `second.weight`",
     "KeepsInAGlobal": "kept a tensor of an earlier run",
     "KeepsInAList": "kept a tensor of an earlier run",
-    "WritesOnABoard": "kept a tensor of an earlier run",
 }
 """What has no guarantee, and says so."""
 
@@ -204,6 +204,52 @@ def test_where_nothing_can_be_forked_it_is_refused(monkeypatch):
     monkeypatch.setattr(_clipped._isolated, "CAN_FORK", False)
     with pytest.raises(ModelError, match="run on all examples at once"):
         clipped(hostile.ThroughNumpy(), *data())
+
+
+def test_the_backbone_has_its_gradient():
+    torch.manual_seed(0)
+    assert_is_alone(hostile.AsksWhetherItTrains())
+
+
+def test_modes_that_are_on_see_no_two_examples():
+    torch.manual_seed(0)
+    model = hostile.Net()
+    with hostile.Rounds():
+        assert largest_move(model) <= 1 + 1e-6
+
+
+def test_buffers_of_other_layouts():
+    class Graph(hostile.Net):
+        def __init__(self) -> None:
+            super().__init__()
+            self.register_buffer("edges", torch.eye(4).to_sparse())
+            self.register_buffer("empty", torch.full((2,), math.nan))
+
+    assert largest_move(Graph()) <= 1 + 1e-6
+
+
+def test_threads_take_turns_with_a_model():
+    """Otherwise the copies of one would be put back by the other as the user's own."""
+    model, inside, leave = hostile.Net(), threading.Event(), threading.Event()
+    weights = [id(p) for p in model.parameters()]
+
+    def first():
+        with apart(model):
+            inside.set()
+            leave.wait(10)
+
+    def second():
+        inside.wait(10)
+        threading.Timer(0.2, leave.set).start()
+        with apart(model):
+            leave.wait(10)
+
+    threads = [threading.Thread(target=work) for work in (first, second)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert [id(p) for p in model.parameters()] == weights
 
 
 def test_a_hook_on_a_weight_is_refused():

@@ -42,6 +42,9 @@ import torch
 from torch import Tensor, nn
 from torch.func import grad_and_value, vmap
 from torch.fx.experimental.proxy_tensor import make_fx
+from torch.overrides import _get_current_function_mode_stack
+from torch.utils._device import DeviceContext
+from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 
 from gradveil._checks import WrongValue, first_line
 from gradveil._memory import is_out_of_memory
@@ -55,6 +58,7 @@ from .._functional import (
     derivative,
     global_generator,
     leaves,
+    one_thread,
     unwritten,
 )
 from .._gradient import GradientMessage
@@ -121,9 +125,9 @@ def isolated(
     message = message.of(targets.clone() if isinstance(targets, Tensor) else targets)
     inputs = inputs.detach().clone()
     layouts = [known.layout, Layout()] if taps else [Layout()]
-    reason: Exception | None = None
+    reason: Exception | None = _foreign_mode()
     with _Randomness(seed, inputs.device) as randomness, unwritten(message.loss.model):
-        for layout in layouts if known.batches else ():
+        for layout in layouts if known.batches and reason is None else ():
             try:
                 parts = _at_once(message, parameters, inputs, layout)
                 randomness.check()
@@ -148,11 +152,18 @@ def isolated(
         _check_can_fork(inputs, reason)
         yield from _one_by_one(message, parameters, inputs, randomness)
     if reason is not None:  # not remembered of a model that fails one by one, too
-        known.batches = False
+        known.batches = _foreign_mode() is not None
         _log.warning(
             "Examples are clipped one by one, each in a process of its own, which is slow: %s.",
             first_line(reason),
         )
+
+
+def _foreign_mode() -> Exception | None:
+    """Why examples cannot be run at once: a mode that is on here would see all of them."""
+    modes: list[object] = [*_get_current_function_mode_stack(), *_get_current_dispatch_mode_stack()]
+    strange = [type(mode).__name__ for mode in modes if not isinstance(mode, DeviceContext)]
+    return UnbatchableError(f"the mode `{strange[0]}` of torch is on") if strange else None
 
 
 def _check_can_fork(inputs: Tensor, reason: Exception | None) -> None:
@@ -393,6 +404,8 @@ class _Randomness:
         self._seed, self._generators = seed, _generators(device)
 
     def __enter__(self) -> "_Randomness":
+        self._lock = one_thread()
+        self._lock.acquire()
         states = [generator.get_state() for generator in self._generators]
         self._before = states, random.getstate(), np.random.get_state()
         self.renew()
@@ -404,6 +417,7 @@ class _Randomness:
             generator.set_state(state)
         random.setstate(python)
         np.random.set_state(of_numpy)
+        self._lock.release()
 
     def renew(self, place: int = 0) -> None:
         """Begin a run, of the example in this place where each has its own."""

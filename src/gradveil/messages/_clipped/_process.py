@@ -7,11 +7,16 @@ import pickle
 import signal
 import warnings
 from collections.abc import Callable
+from multiprocessing import Pipe
+from multiprocessing.connection import Connection
+from typing import Any
 
 import torch
 
 from gradveil._checks import first_line
 from gradveil._typing import Tensors
+
+from .._explain import ModelError
 
 CAN_FORK = hasattr(os, "fork")
 
@@ -19,8 +24,8 @@ _ALIGNED = 64
 """Bytes: where a tensor may begin."""
 
 
-class ChildError(RuntimeError):
-    """A process that ended without a result."""
+DEADLINE = 600
+"""Seconds that a process has for one example."""
 
 
 class Children:
@@ -55,29 +60,33 @@ class Children:
 
     def run(self, compute: Callable[[], Tensors]) -> Tensors:
         """What `compute` returns in a new process; what it raises there is raised here."""
-        there, here = os.pipe()
+        there, here = Pipe(duplex=False)
         with warnings.catch_warnings():  # of other threads, none of which the child has or needs
             warnings.simplefilter("ignore", DeprecationWarning)
             child = os.fork()
         if child == 0:
             self._answer(compute, here)
-        os.close(here)
+        here.close()
         try:
-            with open(there, "rb") as pipe:
-                answer = pipe.read()
-        except BaseException:
-            os.kill(child, signal.SIGKILL)
-            raise
+            answer = there.recv_bytes() if there.poll(DEADLINE) else b""
+        except EOFError:
+            answer = b""
         finally:
-            os.waitpid(child, 0)
+            there.close()
+            with contextlib.suppress(OSError):  # it may be gone, and waited for by others
+                os.kill(child, signal.SIGKILL)
+                os.waitpid(child, 0)
         if not answer:
-            raise ChildError("the process that computed an example was killed, or left")
+            raise _child_error(
+                f"one that was killed, left, or took more than {DEADLINE} s (threads or locks of"
+                " its own?)"
+            )
         error = pickle.loads(answer)
         if error is not None:
             raise error
         return {name: value.clone() for name, value in self._shared.items()}
 
-    def _answer(self, compute: Callable[[], Tensors], pipe: int) -> None:
+    def _answer(self, compute: Callable[[], Tensors], pipe: "Connection[Any, Any]") -> None:
         """What the child does, and all that it does."""
         try:
             torch.set_num_threads(1)  # the others are not there
@@ -86,8 +95,8 @@ class Children:
             answer = pickle.dumps(None)
         except BaseException as error:
             answer = _pickled(error)
-        with contextlib.suppress(BaseException), open(pipe, "wb") as file:
-            file.write(answer)
+        with contextlib.suppress(BaseException):
+            pipe.send_bytes(answer)
         os._exit(0)
 
 
@@ -97,4 +106,10 @@ def _pickled(error: BaseException) -> bytes:
         answer = pickle.dumps(error)
         if type(pickle.loads(answer)) is type(error):
             return answer
-    return pickle.dumps(ChildError(first_line(error)))
+    return pickle.dumps(_child_error(first_line(error)))
+
+
+def _child_error(found: str) -> ModelError:
+    expected = "answer for a single example in a process of its own"
+    advice = "Replace what cannot run on all examples at once, or use unit='client'."
+    return ModelError("model", expected, found, advice)

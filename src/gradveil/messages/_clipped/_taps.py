@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch._C import _len_torch_dispatch_stack as dispatch_modes
-from torch._C._functorch import is_batchedtensor
+from torch._C._functorch import is_functorch_wrapped_tensor as is_wrapped
 from torch._ops import HigherOrderOperator, OpOverload, OpOverloadPacket
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -152,24 +152,31 @@ class Taps(Recorder):
         kwargs = {key: self._watched(func, one) for key, one in kwargs.items()}
         given = (*args, *kwargs.values())
         name, taken = getattr(func, "__name__", ""), tensors_in(given)
-        if name == "__get__" and getattr(getattr(func, "__self__", None), "__name__", "") in PLAIN:
-            return func(*args, **kwargs)
+        asked = getattr(getattr(func, "__self__", None), "__name__", "")
+        if name == "__get__" and asked in PLAIN:
+            trained = asked == "requires_grad" and id(args[0]) in self._names
+            return trained or func(*args, **kwargs)
         self._check_taken(taken)
-        _check_options(func, args, kwargs)
-        if self._states is not None and _adds_hook(func, name):
-            raise self._unbatchable("the model's code adds hooks to the backward pass")
-        if self._states is None or name == "__get__":
-            result = super().__torch_function__(func, types, args, kwargs)
-        else:
-            _check_operation(func, given, taken)
-            result = self._batched(func, types, args, kwargs)
+        try:
+            _check_options(func, args, kwargs)
+            if self._states is None or name == "__get__":
+                if self._states is not None and _adds_hook(func, name):
+                    raise UnbatchableError("the model's code adds hooks to the backward pass")
+                result = super().__torch_function__(func, types, args, kwargs)
+            else:
+                _check_operation(func, name, given, taken)
+                result = self._batched(func, types, args, kwargs)
+        except Exception as error:  # of all examples, so that code may not go on after one
+            self.failed = self.failed or error
+            raise
         made = list(result) if name == "__iter__" else result
+        of_examples = any(is_wrapped(tensor) or hasattr(tensor, MARK) for tensor in taken)
         writes = name in WRITING or (name.endswith("_") and not name.endswith("__"))
         writes = writes and name != "requires_grad_"
         old = set() if writes else {id(tensor) for tensor in taken}
         for tensor in tensors_in(made, taken[:1] if name in WRITING else ()):
             own = id(tensor) in old or id(tensor) in self._names
-            if not own and (taken or is_batchedtensor(tensor)):  # else a constant, as torch.arange
+            if not own and (of_examples or is_wrapped(tensor)):  # else a constant, as torch.arange
                 setattr(tensor, MARK, self._run)
         return iter(made) if name == "__iter__" else result
 
@@ -185,22 +192,13 @@ class Taps(Recorder):
         return watched
 
     def _batched(self, func: Any, types: Any, args: tuple[Any, ...], kwargs: Any) -> Any:
-        """A call for all examples: its errors are of all of them, so code may not go on after one.
-
-        Nor may it set the state of a generator: what is drawn then depends on the place.
-        """
+        """A call for all examples; what is drawn may not depend on the place of one."""
         assert self._states is not None
         if dispatch_modes() != self._modes:
-            raise self._unbatchable("the model's code has a dispatch mode of its own")
+            raise UnbatchableError("the model's code has a dispatch mode of its own")
         if any(not torch.equal(g.get_state(), state) for g, state in self._states.items()):
-            raise self._unbatchable("the model's code sets the state of a generator")
-        try:
-            result = super().__torch_function__(func, types, args, kwargs)
-        except OtherLayersError:
-            raise
-        except Exception as error:
-            self.failed = error
-            raise
+            raise UnbatchableError("the model's code sets the state of a generator")
+        result = super().__torch_function__(func, types, args, kwargs)
         self._states = {g: g.get_state() for g in self._states}
         return result
 
@@ -210,12 +208,9 @@ class Taps(Recorder):
     def check_seen(self, operation: object) -> None:
         """Refuse an operation that no call brought which was seen."""
         if not self._depth:
-            raise self._unbatchable(f"`{operation}` is called where it is not seen (TorchScript?)")
-
-    def _unbatchable(self, reason: str) -> UnbatchableError:
-        error = UnbatchableError(reason)
-        self.failed = self.failed or error
-        return error
+            error = UnbatchableError(f"`{operation}` is called where it is not seen (TorchScript?)")
+            self.failed = self.failed or error
+            raise error
 
     def _check_taken(self, taken: list[Tensor]) -> None:
         if any(getattr(tensor, MARK, self._run) is not self._run for tensor in taken):
@@ -305,7 +300,7 @@ def stacked(use: LayerUse, a: Tensor, signal: Tensor) -> LayerUse:
     return whole
 
 
-def _check_operation(func: Any, given: tuple[Any, ...], taken: list[Tensor]) -> None:
+def _check_operation(func: Any, name: str, given: tuple[Any, ...], taken: list[Tensor]) -> None:
     """Allow what torch itself does for each example alone.
 
     Other operations may bring rules for batches of their own, which may mix examples; inside of
@@ -318,9 +313,14 @@ def _check_operation(func: Any, given: tuple[Any, ...], taken: list[Tensor]) -> 
         raise UnbatchableError(f"`{func}` is no operation of torch itself")
     if isinstance(func, FunctionType) and not func.__module__.startswith("torch"):
         raise UnbatchableError(f"`{func.__name__}` is no function of torch itself")
-    name = getattr(func, "__name__", "")
     if name in ("__repr__", "__format__"):
         raise UnbatchableError("the model's code looks at values")
+    if _adds_hook(func, name):
+        raise UnbatchableError("the model's code adds hooks to the backward pass")
+    if any(
+        hasattr(type(one), "__torch_function__") and not isinstance(one, Tensor) for one in given
+    ):
+        raise UnbatchableError("an object of the model's own answers for an operation")
     if name in RESHAPING:
         raise UnbatchableError(f"`{name}` may change shapes in place")
     if any(type(tensor) not in (Tensor, nn.Parameter) for tensor in taken):
