@@ -76,7 +76,11 @@ class SecureBits:
     """
 
     def __init__(self) -> None:
-        require("secure noise", "gradveil[privacy]", "cryptography")
+        try:
+            import cryptography  # noqa: F401
+        except ImportError:
+            require("secure noise", "gradveil[privacy]", "cryptography")
+            raise
         self._start()
 
     def words(self, count: int) -> NDArray[np.uint64]:
