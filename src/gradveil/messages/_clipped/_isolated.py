@@ -125,7 +125,7 @@ def isolated(
     message = message.of(targets.clone() if isinstance(targets, Tensor) else targets)
     inputs = inputs.detach().clone()
     layouts = [known.layout, Layout()] if taps else [Layout()]
-    reason: Exception | None = _foreign_mode()
+    reason = foreign = _foreign_mode()
     with _Randomness(seed, inputs.device) as randomness, unwritten(message.loss.model):
         for layout in layouts if known.batches and reason is None else ():
             try:
@@ -152,7 +152,7 @@ def isolated(
         _check_can_fork(inputs, reason)
         yield from _one_by_one(message, parameters, inputs, randomness)
     if reason is not None:  # not remembered of a model that fails one by one, too
-        known.batches = _foreign_mode() is not None
+        known.batches &= reason is foreign
         _log.warning(
             "Examples are clipped one by one, each in a process of its own, which is slow: %s.",
             first_line(reason),
