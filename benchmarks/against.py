@@ -24,7 +24,7 @@ from gradveil.data import Dataset, load_dataset
 from gradveil.defenses import Defense, NoDefense, Rounding
 from gradveil.messages import GradientMessage, LocalSteps
 from gradveil.models import build_model
-from gradveil.scoring import Interval, bootstrap_interval, paired_interval, score
+from gradveil.scoring import Interval, bootstrap_interval, score
 
 from .cases import train
 from .inverse_fed import InverseFed
@@ -229,10 +229,11 @@ def rows_of(case: AttackCase, found: Sequence[Mapping[str, Any]]) -> Iterator[Ag
         return float(sum(one[attack][what] for one in found)) / len(found)
 
     def psnr(attack: str) -> list[Tensor]:
-        return [torch.tensor(one[attack]["psnr"]) for one in found]
+        return [torch.tensor(one[attack]["psnr"], dtype=torch.float64) for one in found]
 
     for attack in [name for name in found[0] if name not in (PEER, GUESS, TRUTH)]:
         name = ("bench against", case.name, attack)
+        gains = [a - b for a, b in zip(psnr(attack), psnr(PEER), strict=True)]
         yield AgainstRow(
             case=case.title,
             images=case.images,
@@ -241,7 +242,7 @@ def rows_of(case: AttackCase, found: Sequence[Mapping[str, Any]]) -> Iterator[Ag
             guess=float(torch.cat(psnr(GUESS)).mean()),
             peer=bootstrap_interval(psnr(PEER), generator=named_stream(*name)),
             ours=bootstrap_interval(psnr(attack), generator=named_stream(*name)),
-            gain=paired_interval(psnr(attack), psnr(PEER), generator=named_stream(*name)),
+            gain=bootstrap_interval(gains, generator=named_stream(*name)),
             seconds=mean(attack, "seconds"),
             peer_seconds=mean(PEER, "seconds"),
             peer_steps=mean(PEER, "steps"),

@@ -213,8 +213,7 @@ PUBLIC = {
         fisher_bound poisson_sample recognition_bound renyi_bound solve_noise_multiplier
     """,
     "scoring": """
-        Interval Scores TableScores TokenScores bootstrap_interval paired_interval score
-        score_table score_tokens
+        Interval PieceScores Scores bootstrap_interval score score_table score_tokens
     """,
     "sensitivity": """
         Estimator Exact HiddenPathWarning Measurement Moments PerExample Sketch Structured

@@ -11,4 +11,4 @@ def test_python_blocks_run(capsys):
     assert run_python_blocks(PAGE, "docs_attacks") >= 4
     shown = capsys.readouterr().out
     assert "tensor" in shown
-    assert "{'accuracy': 1.0, 'rouge1': 1.0" in shown
+    assert "{'accuracy': 1.0, 'tokens': 1.0}" in shown

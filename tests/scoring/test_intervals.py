@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from gradveil.scoring import bootstrap_interval, paired_interval
+from gradveil.scoring import bootstrap_interval
 
 
 def seeded(seed: int = 0) -> torch.Generator:
@@ -82,15 +82,6 @@ def test_three_levels() -> None:
     assert found.low < found.mean < found.high
 
 
-def test_pairs_cancel_what_both_share() -> None:
-    draws = seeded(3)
-    hard = [5 * torch.randn(1, generator=draws) + torch.zeros(4) for _ in range(10)]
-    better = [batch + 0.5 + 0.01 * torch.randn(4, generator=draws) for batch in hard]
-    found = paired_interval(better, hard, generator=seeded())
-    assert found.mean == pytest.approx(0.5, abs=0.02)
-    assert found.high - found.low < 0.05
-
-
 def test_same_seed_same_interval_and_global_generator_untouched() -> None:
     before = torch.get_rng_state()
     values = torch.linspace(0, 1, 9)
@@ -106,10 +97,3 @@ def test_same_seed_same_interval_and_global_generator_untouched() -> None:
 def test_unusable_values(values: object) -> None:
     with pytest.raises(ValueError, match="non-empty, finite 1-d tensor"):
         bootstrap_interval(values)  # type: ignore[arg-type]
-
-
-def test_pairs_must_be_pairs() -> None:
-    with pytest.raises(ValueError, match="nested alike"):
-        paired_interval(torch.ones(3), torch.ones(4))
-    with pytest.raises(ValueError, match="nested alike"):
-        paired_interval([torch.ones(3)], torch.ones(3))

@@ -19,7 +19,12 @@ def test_the_tolerance_decides_on_numbers():
     moved = rows.clone()
     moved[:, 0] += 0.3
     moved[:, 1] += 0.4
-    assert score_table(moved, rows, LAYOUT).continuous.double().mean(0).tolist() == [1, 0, 1, 1]
+    assert score_table(moved, rows, LAYOUT).found["continuous"].double().mean(0).tolist() == [
+        1,
+        0,
+        1,
+        1,
+    ]
     assert score_table(moved, rows, LAYOUT, tolerance=0.1).summary()["continuous"] == 0.5
 
 

@@ -23,7 +23,7 @@ from gradveil.attacks import (
     recover_labels,
 )
 from gradveil.attacks._refine import Finish
-from gradveil.scoring import bootstrap_interval, paired_interval
+from gradveil.scoring import bootstrap_interval
 from tests.wrong_arguments.cases import (
     BATCH,
     INPUTS,
@@ -183,7 +183,6 @@ IMAGES = torch.rand(2, 3, 8, 8, generator=seeded())
     (lambda: bootstrap_interval("abc"), "values", "abc"),
     (lambda: bootstrap_interval(torch.tensor([NAN])), "values", "finite: False"),
     (lambda: bootstrap_interval(torch.ones(2), resamples=0), "resamples", "0"),
-    (lambda: paired_interval(torch.ones(2), torch.ones(3)), "first", "length 3"),
 )
 def test_scores(case: Wrong, empty: Path) -> None:
     assert_refused(case, empty)

@@ -7,7 +7,7 @@
 0.01
 """
 
-from ._found import TableScores, TokenScores, score_table, score_tokens
+from ._found import PieceScores, score_table, score_tokens
 from ._intervals import (
     MARGIN,
     AgainstGuess,
@@ -16,7 +16,6 @@ from ._intervals import (
     against_guess,
     bootstrap_interval,
     gain_over_guess,
-    paired_interval,
     share_interval,
 )
 from ._scores import Scores, match, psnr, score, structural_similarity
@@ -24,11 +23,9 @@ from ._scores import Scores, match, psnr, score, structural_similarity
 # What `__all__` does not list is for our own packages.
 __all__ = [
     "Interval",
+    "PieceScores",
     "Scores",
-    "TableScores",
-    "TokenScores",
     "bootstrap_interval",
-    "paired_interval",
     "score",
     "score_table",
     "score_tokens",

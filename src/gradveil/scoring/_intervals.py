@@ -1,4 +1,4 @@
-"""Means, shares and differences with intervals of 95 %."""
+"""Means and shares with intervals of 95 %."""
 
 import math
 from collections.abc import Sequence
@@ -57,6 +57,9 @@ def bootstrap_interval(
     with probability 1 - 2^(1-n): where that is below the level (up to 5 groups at 95 %), the
     interval is Student's, mean ± t s/√n over the groups' means.
 
+    To compare two attacks on the same images, give the differences: what makes one batch harder
+    than another hits both alike and cancels.
+
     References: Davison and Hinkley, "Bootstrap Methods and their Application", 1997, section 3.8;
     Hesterberg, "What Teachers Should Know About the Bootstrap", 2015.
 
@@ -93,22 +96,6 @@ def bootstrap_interval(
     return Interval(mean, low, high)
 
 
-def paired_interval(
-    first: Nested, second: Nested, *, generator: torch.Generator | None = None
-) -> Interval:
-    """The interval of mean(first - second) for values of the same images, batches and seeds.
-
-    What makes one batch harder than another hits both alike and cancels: much narrower than the
-    difference of two separate intervals.
-
-    >>> first, second = torch.tensor([1.0, 9.0]), torch.tensor([0.5, 8.5])
-    >>> print(paired_interval(first, second))
-    0.5 [0.5, 0.5]
-    """
-    difference = _subtract(_checked(first), _checked(second))
-    return bootstrap_interval(difference, generator=generator)
-
-
 def _checked(values: Nested) -> Nested:
     if isinstance(values, Tensor):
         values = values.detach().to("cpu", torch.float64)
@@ -140,17 +127,6 @@ def _mean(values: Nested) -> float:
     if isinstance(values, Tensor):
         return float(values.mean())
     return sum(_mean(child) for child in values) / len(values)
-
-
-def _subtract(first: Nested, second: Nested) -> Nested:
-    if isinstance(first, Tensor) and isinstance(second, Tensor) and first.shape == second.shape:
-        return first - second
-    nested = not isinstance(first, Tensor) and not isinstance(second, Tensor)
-    if nested and len(first) == len(second):
-        return [_subtract(a, b) for a, b in zip(first, second, strict=True)]
-    kinds = [f"{type(values).__name__} of length {len(values)}" for values in (first, second)]
-    expected = "hold values of the same images as `second`, nested alike"
-    raise WrongValue("first", expected, " beside ".join(kinds), "Keep only what both have.")
 
 
 def share_interval(successes: int, count: int) -> Interval:
