@@ -242,8 +242,6 @@ class Answer:
     """Its specification."""
     python: str = ""
     """A line to paste."""
-    toml: str = ""
-    """A line to paste into a configuration."""
     rests_on: str = ""
     """Which attacks, batches and intervals."""
     not_promised: str = ""

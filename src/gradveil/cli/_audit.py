@@ -7,6 +7,7 @@ from typing import Annotated, Literal
 
 import typer
 from rich.console import Console
+from rich.markup import escape
 
 from gradveil import audit
 from gradveil._checks import check_count
@@ -14,11 +15,10 @@ from gradveil._extras import require
 from gradveil._runner import processors
 from gradveil.attacks import ThreatModel
 from gradveil.audit import AuditResult, Federation, Goal, Releases, Settings
-from gradveil.audit.report import check_folder
+from gradveil.audit.report import audited, check_folder, first_sentences, headline
 from gradveil.catalog import build_attack
 from gradveil.messages import LocalSteps
 
-from ._audit_show import show_audit
 from ._loading import load_subject, typed
 from ._options import (
     AsFormat,
@@ -191,3 +191,24 @@ def _finish(result: AuditResult, out: Path, format: Format) -> None:
     print(f"{stopped}Report: {report}", file=sys.stderr if format == "json" else sys.stdout)
     if result.stopped == "interrupted":
         raise typer.Exit(INTERRUPTED)
+
+
+def show_audit(result: AuditResult, console: Console) -> None:
+    """What the report says in words; its tables and pictures are in the report alone."""
+
+    def say(asks: str, text: str) -> None:
+        console.print(f"[bold]{escape(asks)}:[/] {escape(text)}", highlight=False)
+
+    console.print(f"[bold]{escape(headline(result))}[/]", highlight=False)
+    answers = result.frontier.answers
+    for asks, text in first_sentences(result)[: 1 if answers else None]:
+        say(asks, text)
+    for answer in answers:
+        missed = "" if answer.reached else ", not reached"
+        text = f"{answer.sentence} {answer.not_promised}"
+        say(f"{answer.title} ({', '.join(answer.goals)}{missed})", text)
+        if answer.python:  # unbroken, to be pasted
+            console.print(f"    {escape(answer.python)}", highlight=False, soft_wrap=True)
+    for defense in () if answers else result.defenses:
+        say(defense.name, defense.verdict)
+    say("Audited", f"{audited(result)}. {' '.join(result.notes)}")

@@ -13,7 +13,7 @@ from gradveil.audit import AuditResult
 from gradveil.audit.measure import blind_guess
 from gradveil.audit.measure._cells import Search
 from gradveil.audit.report import first_sentences, render_report
-from gradveil.cli._audit_show import show_audit
+from gradveil.cli._audit import show_audit
 from tests.audit.small import image_model, images, make_subject, small_audit, table, table_model
 
 WORDS = "hese attacks cannot judge this model"
@@ -44,7 +44,7 @@ def test_an_attack_that_finds_nothing_gives_no_verdict(unable):
     assert not unable.can_judge
     assert unable.frontier.undefended.leaks[0].gain.mean < 1
     assert WORDS in first_sentences(unable)[0].text
-    assert "58 public examples" in terminal(unable)
+    assert "58 public examples" in render_report(unable)
     for defense in unable.defenses[1:]:
         assert WORDS in defense.verdict
         assert "no further" not in defense.verdict

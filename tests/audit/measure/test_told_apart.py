@@ -1,9 +1,7 @@
-import io
 from dataclasses import replace
 
 import pytest
 import torch
-from rich.console import Console
 from torch.nn.functional import cross_entropy
 
 from gradveil import GradientNoise, GradientPruning, NoDefense, OptimalNoise, Rounding
@@ -11,7 +9,6 @@ from gradveil.audit import ToldApart
 from gradveil.audit.measure import Laboratory
 from gradveil.audit.measure._details import TRIALS, told_apart
 from gradveil.audit.report._tables import points_table
-from gradveil.cli._audit_show import show_audit
 from gradveil.defenses import Defended, Defense
 from gradveil.scoring import Interval
 from tests.audit.example_result import example_result
@@ -109,8 +106,5 @@ def test_words_and_tables_say_it_plainly() -> None:
     assert {cell.text for cell in cells[1:]} == {"–"}
     assert told.frontier.rows()[0]["told_apart_rate"] == 0.75
     assert "told_apart_rate" not in told.frontier.rows()[-1]
-    console = Console(width=100, record=True, file=io.StringIO())
-    show_audit(told, console)
-    assert "75 %" in console.export_text()
     assert table.columns[place].hint == "right one of 32 of its class"
     assert "Picked out" not in [column.label for column in points_table(result).columns]

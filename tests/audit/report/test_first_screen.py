@@ -164,7 +164,7 @@ def test_a_frontier_of_tables_without_training_fits_a_telephone(tmp_path: Path, 
 def test_hostile_names_of_curves_and_answers_stay_text(tmp_path: Path, pages: Pages):
     result = frontier_result(size=2)
     curves = tuple(replace(c, name=f"{HOSTILE}{c.name}") for c in result.frontier.curves)
-    changes = dict.fromkeys(("title", "sentence", "python", "toml", "rests_on"), HOSTILE)
+    changes = dict.fromkeys(("title", "sentence", "python", "rests_on"), HOSTILE)
     answers = tuple(replace(a, **changes) for a in result.frontier.answers)
     frontier = replace(result.frontier, curves=curves, answers=answers, guess=HOSTILE)
     page = pages.open(write_report(replace(result, frontier=frontier), tmp_path))

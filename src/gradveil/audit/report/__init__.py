@@ -1,14 +1,7 @@
 """The only room that writes sentences: an audit's result as report, tables and pictures."""
 
 from ._numbers import number, plural, share
-from ._tables import (
-    Cell,
-    Column,
-    Table,
-    attack_table,
-    points_table,
-    summary_table,
-)
+from ._tables import points_table, summary_table
 from ._words import (
     answer_of,
     audited,

@@ -1,4 +1,4 @@
-"""Numbers as the report and the terminal print them."""
+"""Numbers as the report and the command line print them."""
 
 import math
 

@@ -1,4 +1,4 @@
-"""The tables, for the report, the terminal and the chart's marks, each described once."""
+"""The tables, for the report and the chart's marks, each described once."""
 
 import math
 from collections.abc import Sequence
@@ -44,9 +44,9 @@ class Column:
     words: bool = False
     """Whether its cells hold words rather than numbers."""
     brief: bool = True
-    """Whether it is shown where there is little room: on paper and in the terminal."""
+    """Whether it is shown where there is little room: on paper."""
     notes: bool = True
-    """Whether the terminal has room for the notes of its cells."""
+    """Whether there is room for the notes of its cells there."""
 
 
 Row = dict[Column, Cell | None]

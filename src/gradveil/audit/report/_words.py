@@ -1,6 +1,5 @@
 """The report's sentences, made from its numbers and nothing else."""
 
-import json
 import math
 from collections.abc import Sequence
 from dataclasses import replace
@@ -253,15 +252,6 @@ def python_line(defense: str, plan: str) -> str:
     return f"defense = {made}"
 
 
-def toml_line(defense: str) -> str:
-    """A line for a configuration that names a defense; a string of JSON is one of TOML.
-
-    >>> toml_line("gradient-noise(scale=0.012)")
-    'defense = "gradient-noise(scale=0.012)"'
-    """
-    return f"defense = {json.dumps(defense)}"
-
-
 def _call(spec: Spec) -> str:
     name = spec.name.replace(":", ".")
     if name in DEFENSES:
@@ -297,7 +287,6 @@ def answer_of(solved: Solved, laboratory: Laboratory, plain: Point) -> Answer:
         name=shown.axis.name,
         defense=text,
         python=python_line(text, defense.about.source),
-        toml=toml_line(text),
         rests_on=_rests_on(laboratory, shown.point),
         not_promised=_not_promised(shown.point, laboratory.settings.releases),
         equal=solved.equal,
