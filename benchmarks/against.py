@@ -1,7 +1,7 @@
 """Our attacks beside a peer's method and a blind guess: the same batches, the same time."""
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
@@ -17,8 +17,7 @@ from gradveil._checks import WrongValue
 from gradveil._drawing import new_figure, save_figure
 from gradveil._random import named_stream
 from gradveil._runner import Cell, Runner
-from gradveil._timing import time_ratios
-from gradveil.attacks import Attack, InvertingGradients, Observation, ThreatModel, observe
+from gradveil.attacks import Attack, Observation, ThreatModel, observe
 from gradveil.catalog import build_attack, build_defense
 from gradveil.data import Dataset, load_dataset
 from gradveil.defenses import Defense, NoDefense, Rounding
@@ -28,7 +27,7 @@ from gradveil.scoring import Interval, bootstrap_interval, score
 
 from .cases import train
 from .inverse_fed import InverseFed
-from .tables import Out, report, tell, told
+from .tables import Out, report, tell
 
 PEER, GUESS, TRUTH = "inversefed", "guess", "truth"
 
@@ -111,16 +110,10 @@ CASES: tuple[AttackCase, ...] = (
     replace(_PHOTOS, name="batch-norm", title=_BATCH_NORM, images=4, training_mode=True),
 )
 
-SPEED_CASES: tuple[AttackCase, ...] = (
-    *(case for case in CASES if case.name in ("mnist", "cifar-2")),
-    AttackCase("cifar-64", "ConvNet-64, untrained", "cifar10", "conv-net", 2),
-    *(case for case in CASES if case.name in ("resnet", "fedavg", "batch-norm")),
-)
 
-
-def named(cases: Sequence[AttackCase], names: Sequence[str] | None) -> list[AttackCase]:
+def named(names: Sequence[str] | None) -> list[AttackCase]:
     """The cases of these names, in their order; all of them if `None`."""
-    known = {case.name: case for case in cases}
+    known = {case.name: case for case in CASES}
     for name in names or ():
         if name not in known:
             raise ValueError(f"Case should be one of {', '.join(known)}. Found {name!r}.")
@@ -154,7 +147,7 @@ def compare(settings: Mapping[str, Any]) -> dict[str, Any]:
     has its `psnr`, in dB, of each image, matched; its `seconds` and `steps`; and the `picture` of
     the batch's first image, 0 to 255. The images themselves are at "truth".
     """
-    (case,), first = named(CASES, [settings["case"]]), settings["first"]
+    (case,), first = named([settings["case"]]), settings["first"]
     data = _data(case.data, settings["source"])
     public, model = _public(case, settings["source"], settings["begin"])
     batch = data.batch(first, case.images)
@@ -266,50 +259,11 @@ def draw_pictures(found: Mapping[str, Mapping[str, Any]], path: Path) -> None:
     save_figure(figure, path, tight=True)
 
 
-@dataclass(frozen=True)
-class SpeedRow:
-    """One case."""
-
-    case: str
-    images: int
-    parameters: int
-    milliseconds: float
-    """Of this process's own time for a step of the peer's, the least that was seen."""
-    ratio: float
-    """Our steps in the time of one of the peer's, the median over repetitions side by side."""
-
-
-def bench_speed(case: AttackCase, data: Dataset, steps: int = 10, repeats: int = 5) -> SpeedRow:
-    """The same method in both: cosine, total variation, signed Adam, one start, clamped.
-
-    What an attack does before its first step counts; `steps` are at least 2.
-    """
-    model, batch = case.build(data), data.batch(0, case.images)
-    observation = case.observation(model, batch, data, 0, False)
-    peer = InverseFed(steps, total_variation=case.total_variation)
-    ours = InvertingGradients(steps - 1, peer.lr, peer.total_variation)  # rates its last iterate
-    seconds: list[float] = []
-
-    def timed(attack: Attack) -> Callable[[], None]:
-        def job() -> None:
-            begin = time.process_time()
-            attack(observation, torch.Generator().manual_seed(0))
-            if attack is peer:
-                seconds.append(time.process_time() - begin)
-
-        return job
-
-    ratio = time_ratios(timed(peer), {"ours": timed(ours)}, repeats, time.process_time)["ours"]
-    count = sum(weight.numel() for weight in model.parameters())
-    return SpeedRow(case.title, case.images, count, 1000 * min(seconds) / steps, 1 / ratio)
-
-
 def main(
     case: Annotated[list[str] | None, typer.Option(help="A case; repeatable. All of them.")] = None,
     attack: Annotated[
         list[str] | None, typer.Option(help="One of ours; repeatable. Those of the case.")
     ] = None,
-    speed: Annotated[bool, typer.Option(help="Only steps per second, beside the peer's.")] = False,
     batches: Annotated[int, typer.Option(help="Of each case: the last images.", min=1)] = 8,
     steps: Annotated[int | None, typer.Option(help="Steps of ours.", min=1)] = None,
     seconds: Annotated[float | None, typer.Option(help="After which ours end.")] = None,
@@ -320,17 +274,12 @@ def main(
 ) -> None:
     """Our attacks, Geiping et al.'s method in the same time, and a blind guess."""
     sources = {"mnist": mnist, "cifar10": cifar}
-    if speed:
-        named_cases = named(SPEED_CASES, case)
-        rows = told(bench_speed(one, _data(one.data, sources[one.data])) for one in named_cases)
-        report(rows, "attack-speed", out)
-        return
     limits = {"attacks": attack, "steps": steps, "seconds": seconds, "least": least}
     chosen = {
         one: [
             Cell(compare, each) for each in settings_of(one, sources[one.data], batches, **limits)
         ]
-        for one in named(CASES, case)
+        for one in named(case)
     }
     with TemporaryDirectory() as nowhere, Runner(out / "cells" if out else nowhere) as runner:
         cells = [cell for own in chosen.values() for cell in own]

@@ -1,15 +1,13 @@
 """Benchmark of sensitivity estimators: share of the optimum, and cost."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from itertools import chain, islice
-from pathlib import Path
 from typing import Annotated
 
 import torch
 import typer
 
-from gradveil._drawing import BLACK, BLUE, GREEN, ORANGE, PURPLE, RED, SKY, new_figure, save_figure
 from gradveil._timing import time_ratios
 from gradveil.defenses import Defense, GradientNoise, OptimalNoise
 from gradveil.mechanisms import Mechanism
@@ -149,35 +147,6 @@ def _share(case: Case, defense: Defense, reference: Moments | None, draws: int) 
     return sum(shares) / len(shares)
 
 
-def draw_sensitivity(rows: Sequence[SensitivityRow], path: Path) -> None:
-    """One panel for each model and batch: cost to the right, quality upwards."""
-    graded = [row for row in rows if row.share_of_optimum is not None]
-    panels = list(dict.fromkeys((row.model, row.batch) for row in graded))
-    names = list(dict.fromkeys(row.estimator for row in graded))
-    columns = min(4, len(panels))
-    lines = -(-len(panels) // columns)
-    figure = new_figure(3.4 * columns, 3.1 * lines)
-    axes = figure.subplots(lines, columns, sharex=True, sharey=True, squeeze=False)
-    looks = [*zip("oXPsD^v*", (BLACK, SKY, BLUE, ORANGE, PURPLE, RED, GREEN, "0.5"), strict=True)]
-    for panel, axis in zip(panels, axes.flat, strict=False):
-        for name, (marker, colour) in zip(names, looks, strict=False):
-            points = [r for r in graded if (r.model, r.batch) == panel and r.estimator == name]
-            x, y = [r.time_ratio for r in points], [r.share_of_optimum for r in points]
-            axis.plot(x, y, marker, color=colour, markersize=8, label=name)
-        axis.set_title(f"{panel[0]}\nbatch of {panel[1]}", fontsize=9)
-        axis.set(xscale="log", ylim=(0, 1.04), xlabel="time / one plain gradient")
-        axis.set_xticks([1, 3, 10, 30], ["1", "3", "10", "30"])
-        axis.grid(alpha=0.3)
-    for axis in axes.flat[len(panels) :]:
-        axis.set_visible(False)
-    for axis in axes[:, 0]:
-        axis.set_ylabel("share of the optimal bound")
-    handles, labels = axes.flat[0].get_legend_handles_labels()
-    figure.legend(handles, labels, loc="lower center", ncol=4, fontsize=9, frameon=False)
-    figure.tight_layout(rect=(0, 0.09 if lines > 1 else 0.16, 1, 1))
-    save_figure(figure, path)
-
-
 def main(
     repeats: Annotated[int, typer.Option(help="Of each timing, in turns.", min=1)] = 7,
     draws: Annotated[int, typer.Option(help="Seeds that shares are averaged over.", min=1)] = 5,
@@ -196,8 +165,6 @@ def main(
         islice(cases, 1 if quick else None), contenders(), repeats, draws, reference_probes, tell
     )
     report(rows, "sensitivity", out)
-    if out is not None:
-        draw_sensitivity(rows, out / "sensitivity.png")
 
 
 if __name__ == "__main__":

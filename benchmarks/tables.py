@@ -2,7 +2,7 @@
 
 import dataclasses
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -20,16 +20,6 @@ Out = Annotated[Path | None, typer.Option(help="Folder for rows as JSON, and for
 def tell(what: str) -> None:
     """A line on stderr."""
     Console(stderr=True).print(what, highlight=False)
-
-
-def told(rows: Iterable[Any]) -> list[Any]:
-    """All rows, each told when it is there."""
-    found = []
-    for row in rows:
-        fields = (field.name for field in dataclasses.fields(row))
-        tell(", ".join(f"{name.replace('_', ' ')} {_cell(getattr(row, name))}" for name in fields))
-        found.append(row)
-    return found
 
 
 def report(

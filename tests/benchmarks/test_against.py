@@ -14,7 +14,6 @@ from benchmarks.against import (
     CASES,
     PEER,
     AttackCase,
-    bench_speed,
     compare,
     draw_pictures,
     main,
@@ -30,7 +29,7 @@ from gradveil.messages import LocalSteps
 from gradveil.models import build_model
 
 DIGITS = load_dataset("mnist", limit=40)
-SMALL = replace(named(CASES, ["mlp"])[0], images=2)
+SMALL = replace(named(["mlp"])[0], images=2)
 
 
 def seen(model: nn.Module, data: Dataset = DIGITS, local: LocalSteps | None = None):
@@ -150,14 +149,7 @@ def test_every_case_can_be_observed(case):
         torch.testing.assert_close(dict(one.sent), values)
 
 
-def test_speed_is_measured_side_by_side():
-    row = bench_speed(SMALL, DIGITS, steps=2, repeats=1)
-    assert row.ratio > 0
-    assert row.milliseconds > 0
-    assert row.parameters == 784 * 200 + 200 + 2010
-
-
-def test_the_speed_compares_the_same_method():
+def test_the_peer_is_the_same_method_as_ours():
     model = build_model("mlp(sizes=[784, 12, 10])").double()
     observation = seen(model, replace(DIGITS, inputs=DIGITS.inputs.double()))
     costs: dict[str, list[float]] = {"peer": [], "ours": []}
@@ -174,7 +166,7 @@ def test_the_speed_compares_the_same_method():
 
 def test_wrong_names_and_too_many_batches_are_refused():
     with pytest.raises(ValueError, match="one of mnist"):
-        named(CASES, ["mnits"])
+        named(["mnits"])
     with pytest.raises(ValueError, match="should need less than the 5000"):
         settings_of(SMALL, "mnist", 3000)
 

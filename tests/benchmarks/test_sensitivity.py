@@ -6,7 +6,7 @@ from torch import nn
 from benchmarks.cases import Case, UpdateCase
 from benchmarks.memory import PeakMemory
 from benchmarks.paper_algorithm import PaperAlgorithm
-from benchmarks.sensitivity import bench_sensitivity, contenders, draw_sensitivity
+from benchmarks.sensitivity import bench_sensitivity, contenders
 from gradveil import GradientMessage, measure
 from gradveil._timing import time_ratios
 from gradveil.models import build_model
@@ -76,12 +76,6 @@ def test_peak_memory_does_not_count_views_and_what_was_there():
     with memory:
         old.view(10, 100).t().add_(1.0)
     assert memory.peak == 0
-
-
-def test_the_chart_is_drawn(tmp_path):
-    rows = bench_sensitivity([tiny()], contenders(), repeats=1, draws=1, reference_probes=2)
-    draw_sensitivity(rows, tmp_path / "chart.png")
-    assert (tmp_path / "chart.png").read_bytes().startswith(b"\x89PNG")
 
 
 def test_the_model_of_a_case_is_left_alone():
