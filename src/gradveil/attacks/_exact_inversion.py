@@ -11,14 +11,7 @@ from gradveil._random import generator_or_fresh, seed_from
 from gradveil._typing import Tensors
 from gradveil.messages import in_double
 
-from ._attack import (
-    FINISHED,
-    INTERRUPTED,
-    TIME_BUDGET,
-    Progress,
-    Reconstruction,
-    Search,
-)
+from ._attack import FINISHED, INTERRUPTED, TIME_BUDGET, Progress, Reconstruction, Search
 from ._descent import Watch, clamp, sent_row
 from ._exact_search import Batch, Factors, Hunt, factors_of
 from ._model_layers import Call, hooked, input_layer, loss_of, random_inputs
@@ -305,8 +298,6 @@ class ExactInversion(Search):
                 found = None if batch is None else problem.explained(batch)
                 if found is not None:
                     return found
-                if batch is not None:
-                    hunt.doubt(batch)
                 if hunt.is_hopeless:
                     break
         except KeyboardInterrupt:
