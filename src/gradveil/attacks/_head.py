@@ -32,13 +32,10 @@ over the last within it: where it is rounding, and where a little noise still sh
 class Head:
     """u = W h + b, and all that comes after it.
 
-    Everything that a message says of the head follows from U, the layer's outputs of all examples:
-    δ_n = ∂L/∂u_n and the gradients of all later parameters. Beside them
-
-        ∂L/∂b = Σ_n δ_n,    ∂L/∂W Wᵀ = Σ_n δ_n (u_n - b)ᵀ,    δ_n in the column space of ∂L/∂W
-
-    with ∂L/∂W = Σ_n δ_n h_nᵀ. These are more equations than U has entries as long as a batch has
-    fewer examples than the layer has units, and none of them needs the layers before.
+    All that a message says of it follows from U, the layer's outputs of all examples: the later
+    parameters' gradients, and ∂L/∂W = Σ_n δ_n h_nᵀ with δ_n = ∂L/∂u_n. As long as a batch has fewer
+    examples than the layer has units these are more equations than U has entries, and none of them
+    needs the layers before.
     """
 
     twin: SmoothTwin
@@ -171,15 +168,9 @@ def head_of(
     """The head of the model; `None` where a message does not determine it.
 
     All information must flow through one linear layer with more outputs than there are examples,
-    and the layer's weight gradient must have the rank of the batch: noise and pruning destroy that.
-    FedAvg's weight change has at most the rank of the `visits`: an example is visited by each local
-    step that takes it.
-
-    Args:
-        observation: A gradient's, or with `visits` a weight change's.
-        generator: Of the random inputs.
-        gap: `CLEAR` or `ROUGH`.
-        visits: Of FedAvg; `None`: one of each example.
+    and the layer's weight gradient must have the rank of the batch up to a `gap`: noise and pruning
+    destroy that. FedAvg's weight change has at most the rank of the `visits`: an example is visited
+    by each local step that takes it; of a gradient they are as many as examples.
     """
     probe = random_inputs(observation, 32, generator)
     for call in linear_calls(observation, probe)[0]:
