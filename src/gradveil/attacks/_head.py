@@ -14,7 +14,6 @@ from gradveil.messages import FunctionalLoss
 from ._model_layers import (
     Call,
     SmoothTwin,
-    hooked,
     linear_calls,
     loss_of,
     noise_beside,
@@ -92,7 +91,7 @@ class Head:
 
     def _returned(self, outputs: Tensor, inputs: Tensor, **moved: Tensor) -> Tensor:
         """What the model makes of U."""
-        with hooked(self.layer, lambda *_: outputs):
+        with self.layer.register_forward_hook(lambda *_: outputs):
             returned: Tensor = self.loss.outputs({**self.loss.parameters, **moved}, inputs)
         return returned
 
@@ -105,7 +104,7 @@ class Head:
             return {}, grad(self.loss.loss_fn)(outputs, labels)
 
         def loss_of(parameters: Tensors, outputs: Tensor) -> Tensor:
-            with hooked(self.layer, lambda *_: outputs):
+            with self.layer.register_forward_hook(lambda *_: outputs):
                 return self.loss({**self.loss.parameters, **parameters}, self.probe, labels)
 
         if later is None:

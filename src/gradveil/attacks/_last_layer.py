@@ -67,13 +67,14 @@ class LastLayer:
         return left, sizes[:count], right[:count]
 
     def starts(self, count: int, generator: torch.Generator) -> Tensor:
-        """Logits that deviate by up to 6, with margins of the labels of up to 14, as in training."""
+        """Logits that deviate by up to 6, labels' margins of up to 14: a trained model's."""
         blank = self.gradient.new_empty(count, len(self.labels), len(self.gradient))
         sizes = 6 * torch.special.ndtr(normal_like(blank[:, :1, :1], generator))  # even in [0, 6]
         scores = sizes * normal_like(blank, generator)
         margins = 14 * torch.special.ndtr(normal_like(blank[:, :, :1], generator))
         own = one_hot(self.labels, len(self.gradient)).to(blank)
-        return self.offset + scores + margins * own
+        logits: Tensor = self.offset + scores + margins * own
+        return logits
 
 
 def last_layer_of(head: Head, labels: Tensor) -> LastLayer | None:

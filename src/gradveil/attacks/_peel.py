@@ -77,7 +77,7 @@ class Peel(LabelledSearch):
         search = LocalSearch.of(run, ROUGH_SHARE)
         if search is None:
             return None
-        own = features_of(search.training.layer, run.observation)
+        own = features_of(search.local.layer, run.observation)
         share = determined_share(
             own, random_inputs(run.observation, 2, run.generator), run.generator
         )
@@ -93,7 +93,7 @@ class Peel(LabelledSearch):
         `None` where time is over before there are any. Where there is noise equations never hold,
         and one pass is enough.
         """
-        run, best, latest = search.training.run, None, None
+        run, best, latest = search.run, None, None
         count = 1 if search.local.head.noise > 0 else max(1, min(6, self.steps // 25))
         try:
             for number in range(count):
@@ -121,7 +121,7 @@ class Peel(LabelledSearch):
         image must have its features, and the misfit be small by itself, too, not only beside that
         of random images.
         """
-        run, peel = search.training.run, self
+        run, peel = search.run, self
         places, cost = search.solve(latest)
         if run.watch.is_over():
             return None
@@ -139,21 +139,21 @@ class Peel(LabelledSearch):
 
     def _images(self, search: LocalSearch, places: Tensor) -> tuple[Tensor, Tensor, str]:
         """Inputs with the features of their first visits, those of earlier steps first."""
-        training, local = search.training, search.local
+        run, local = search.run, search.local
         features, errors = places @ local.basis, places.new_zeros(len(places))
         if local.head.noise > 0:
-            features, errors = local.head.features(local.outputs(places), training.run.labels)
-        inputs = training.run.noise()
+            features, errors = local.head.features(local.outputs(places), run.labels)
+        inputs = run.noise()
         misfits, status = inputs.new_full((len(inputs),), torch.inf), FINISHED
-        steps = zip(training.walk(inputs), training.visits.rows, strict=True)
+        steps = zip(search.walk(inputs), local.visits.rows, strict=True)
         for (examples, parameters), own in steps:
             if status != FINISHED or bool(misfits[examples].isfinite().all()):
                 break
-            target, at = features[own].to(inputs), training.at(parameters, len(own))
+            target, at = features[own].to(inputs), search.at(parameters, len(own))
             inputs[examples], misfits[examples], status = self.invert(
-                training.layer, at, target, errors[own].to(inputs)
+                local.layer, at, target, errors[own].to(inputs)
             )
-        return training.run.clamp(inputs), misfits, status
+        return run.clamp(inputs), misfits, status
 
     def invert(
         self, name: str, run: Run, features: Tensor, noise: Tensor

@@ -206,7 +206,7 @@ def _determined(search: LocalSearch, run: Run) -> list[Stage] | None:
     """The model's stages, if the equations reach down to where no pool is left below."""
     seen, probe = run.observation, random_inputs(run.observation, 2, run.generator)
     with torch.no_grad():
-        features = features_of(search.training.layer, seen)(probe)
+        features = features_of(search.local.layer, seen)(probe)
         stages = chain_of(seen, features, probe)
     if stages is None or features.shape[1] >= probe[0].numel():
         return None
