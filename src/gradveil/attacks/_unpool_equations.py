@@ -53,7 +53,9 @@ class Equations:
             size[0] + 2 * rows - self.window[0] + 1,
             size[1] + 2 * columns - self.window[1] + 1,
         )
-        self.cells = _cells(self.count, self.map, stage.pool).to(outputs.device)
+        places = torch.arange(self.count * math.prod(self.map), dtype=torch.float64)
+        parts = unfold(places.view(-1, 1, *self.map), stage.pool, stride=stage.pool)
+        self.cells = parts.transpose(1, 2).flatten(0, 1).long().to(outputs.device)
         self.places = self._places()
         positive, channels = outputs > 0, outputs.shape[1]
         seen = positive | (stage.slope > 0)
@@ -170,15 +172,6 @@ class Equations:
             change = weights * shares[:, part] - mine
             residual = residual - change.flatten(1) @ columns.flatten(0, 1)
         return shares
-
-
-def _cells(count: int, size: tuple[int, int], pool: int) -> Tensor:
-    """The positions in each cell, (cells, pool²), images one after the other."""
-    rows, columns = size[0] // pool, size[1] // pool
-    places = torch.arange(count * size[0] * size[1]).view(count, *size)
-    places = places[:, : rows * pool, : columns * pool]
-    places = places.reshape(count, rows, pool, columns, pool).transpose(2, 3)
-    return places.reshape(count * rows * columns, pool * pool)
 
 
 EXACT = 1e-4
