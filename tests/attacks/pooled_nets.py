@@ -41,7 +41,7 @@ def last_equations(model: nn.Sequential, count: int = 1) -> tuple[Equations, Ten
     loss = nn.functional.cross_entropy(head(outputs.flatten(1)), observation.labels)
     slopes = torch.autograd.grad(loss, outputs)[0]
     gradient = _kernel_gradient(model, images, observation)
-    return Equations(stages[-1], outputs.detach(), slopes, gradient, (6, 6)), inputs
+    return Equations(stages[-1], outputs.detach(), slopes, gradient, inputs.shape), inputs
 
 
 def _kernel_gradient(model: nn.Sequential, images: Tensor, observation: Observation) -> Tensor:

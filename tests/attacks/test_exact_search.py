@@ -4,7 +4,7 @@ import torch
 
 from gradveil import GradientNoise
 from gradveil.attacks._exact_inversion import problem_of
-from gradveil.attacks._exact_search import Hunt, agreement, assemble, balance, complete
+from gradveil.attacks._exact_search import Hunt, assemble, balance, complete
 from tests.attacks.small import observed, seeded
 
 from .test_exact_inversion import drawn, perceptron
@@ -66,19 +66,6 @@ def test_true_zeros_give_the_true_batch():
     assert batch is not None
     torch.testing.assert_close(batch.inputs, inputs, rtol=1e-4, atol=1e-4)
     torch.testing.assert_close(batch.deltas, deltas, rtol=1e-3, atol=1e-6)
-    assert batch.agreement.tolist() == [1.0] * 4
-
-
-def test_a_mixture_of_two_spoils_the_agreement_of_both():
-    problem, _, deltas = setting()
-    true = torch.linalg.lstsq(problem.factors.rows, deltas.T).solution.T
-    mixed = true.clone()
-    mixed[1] = true[0] + true[1] * true[0].norm() / true[1].norm()
-    zeros = deltas == 0
-    zeros[1] = zeros[0] & zeros[1]
-    shares = agreement(problem.factors, mixed, zeros)
-    assert shares[:2].max() < 1
-    assert shares[2:].min() == 1
 
 
 def test_one_and_two_missing_directions_follow_from_the_others():

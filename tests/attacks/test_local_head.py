@@ -8,7 +8,7 @@ import torch
 
 from gradveil import GradientMessage
 from gradveil.attacks._descent import Watch
-from gradveil.attacks._local_head import Expected, Training, Visits
+from gradveil.attacks._local_head import Expected, LocalSearch, Visits
 from gradveil.attacks._targets import Run
 from gradveil.messages import LocalSteps
 
@@ -47,7 +47,8 @@ def test_an_update_of_tiny_steps_is_the_gradient_times_what_the_rates_add_up_to(
 def test_features_along_the_steps_are_those_of_training(local):
     batch, model = smooth_images(4, 1, 8, 8), conv_net()
     observation = observed(model, batch, local=local)
-    training = Training(Run(observation, batch[1], seeded(), Watch(None)), Visits.of(local, 4), "3")
+    training = LocalSearch.of(Run(observation, batch[1], seeded(), Watch(None)))
+    assert training is not None
     wanted = true_features(copy.deepcopy(model), batch, local).double()
     torch.testing.assert_close(training.features(batch[0]), wanted, rtol=1e-4, atol=1e-5)
     parameters = [now for _, now in training.walk(batch[0])][1]
@@ -61,7 +62,8 @@ def test_what_is_expected_has_the_mean_and_the_spread_of_what_was_simulated():
     batch, model = smooth_images(4, 1, 8, 8), conv_net()
     observation = observed(model, batch, local=local)
     visits = Visits.of(local, 4)
-    training = Training(Run(observation, batch[1], seeded(), Watch(None)), visits, "3")
+    training = LocalSearch.of(Run(observation, batch[1], seeded(), Watch(None)))
+    assert training is not None
     basis = local_head(observation, batch[1]).basis
     drawn = training.simulate(basis, None, 40)
     expected = Expected(drawn, visits, 1e-6)

@@ -1,8 +1,14 @@
 import pytest
 import torch
+from torch.func import vmap
 
 from gradveil._tensors import relative_misfit
-from gradveil.attacks._matching import Evidence, cosine_distance, euclidean_evidence
+from gradveil.attacks._matching import (
+    Evidence,
+    cosine_distance,
+    euclidean_evidence,
+    relative_distance,
+)
 
 
 def test_distances_by_hand():
@@ -24,3 +30,25 @@ def test_intervals_cost_only_outside():
     assert float(evidence.misfit(values)) == pytest.approx(0.5 * (4 + 4))
     assert evidence.residual(torch.tensor([0.5, 7.0, 0.0])).tolist() == [0, 0, 0]
     assert evidence.curvature(torch.tensor([0.5, 1.0, 0.0])).tolist() == [0, 4, 0]
+
+
+def test_distances_of_tensors_are_those_of_the_row(monkeypatch):
+    generator = torch.Generator().manual_seed(0)
+    parts = [torch.randn(s, generator=generator, dtype=torch.float64) for s in ((3, 2), (4,), ())]
+    row = torch.cat([p.reshape(-1) for p in parts])
+    sent = torch.randn(11, generator=generator, dtype=torch.float64)
+    plain = 1 - torch.nn.functional.cosine_similarity(row, sent, dim=0)
+    relative = (row - sent).square().sum() / sent.square().sum()
+    for short in (0, 100):
+        monkeypatch.setattr("gradveil.attacks._matching.SHORT", short)
+        for values in (row, parts):
+            torch.testing.assert_close(cosine_distance(values, sent), plain)
+            torch.testing.assert_close(relative_distance(values, sent), relative)
+        leaves = [p.clone().requires_grad_() for p in (*parts, sent)]
+        for distance in (cosine_distance, relative_distance):
+            assert torch.autograd.gradcheck(lambda *p, d=distance: d(p[:-1], p[-1]), leaves)
+    rows = torch.stack([row, 2 * row + 1])
+    many = vmap(lambda one: cosine_distance(one, sent))(rows)
+    torch.testing.assert_close(many, torch.stack([cosine_distance(r, sent) for r in rows]))
+    zero = cosine_distance(torch.zeros(11, dtype=torch.float64), sent)
+    assert float(zero) == 1.0

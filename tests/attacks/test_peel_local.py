@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from gradveil import GradientNoise, GradientPruning, NoDefense, Rounding, load_dataset
-from gradveil.attacks import InvertingGradients, Peel, Watch, _peel, observe
+from gradveil.attacks import InvertingGradients, Peel, Watch, observe
 from gradveil.attacks._attack import INTERRUPTED
 from gradveil.attacks._targets import Run
 from gradveil.messages import LocalSteps
@@ -168,7 +168,7 @@ def test_ctrl_c_in_a_closed_form_ends_the_attack(monkeypatch):
     """The descent used to run after it, and the result said that it had finished."""
     batch = smooth_images(3, 1, 8, 8)
     observation = observed(conv_net(), batch, labels="known", local=LocalSteps(0.1, 2))
-    monkeypatch.setattr(_peel._Passes, "_pass", _interrupt)
+    monkeypatch.setattr(Peel, "_pass", _interrupt)
     monkeypatch.setattr(InvertingGradients, "_descend", lambda *_: pytest.fail("not asked for"))
     attack = InvertingGradients(75, peel=QUICK)
     assert attack(observation, seeded()).status == INTERRUPTED

@@ -16,7 +16,6 @@ from gradveil.attacks import (
     observe,
 )
 from gradveil.attacks._targets import Run
-from gradveil.attacks._unpool_equations import Cooling
 from gradveil.scoring import score
 
 from .pooled_nets import small_net
@@ -41,7 +40,7 @@ def test_images_that_descent_does_not_find():
 
 @pytest.mark.slow
 def test_a_pair_needs_the_sampled_positions(monkeypatch):
-    monkeypatch.setattr(_unpool, "FEATURES", Cooling(steps=8))
+    monkeypatch.setattr(_unpool, "STEPS", 8)
     batch = smooth_images(2, 3, 12, 12)
     observation = observed(small_net(), batch, labels="known")
     hasty = Unpool(steps=60)

@@ -7,7 +7,6 @@ from gradveil.attacks import Watch
 from gradveil.attacks._model_layers import smooth_images, through
 from gradveil.attacks._unpool_equations import (
     EXACT,
-    Cooling,
     Equations,
     Fit,
     Inputs,
@@ -31,9 +30,8 @@ def problem(count: int) -> tuple[Equations, torch.Tensor, Kronecker]:
 
 
 def test_rows_times_inputs_are_the_gradient():
-    equations, inputs, prior = problem(2)
-    sampler = Sampler(equations, prior, seeded())
-    rows = sampler._rows(equations.positions(inputs).argmax(-1))
+    equations, inputs = problem(2)[:2]
+    rows = equations.rows(equations.positions(inputs).argmax(-1))
     maps = inputs.flatten(2).transpose(1, 2).flatten(0, 1)
     fitted = (rows @ maps).transpose(1, 2).flatten(1)
     torch.testing.assert_close(fitted, equations.gradient, rtol=1e-5, atol=1e-9)
@@ -45,21 +43,21 @@ def test_scores_are_the_dense_likelihood():
     sampler, channel, cell = Sampler(equations, prior, seeded()), 3, 4
     truth = equations.positions(inputs).argmax(-1)
     errors = sampler.unit**2 * torch.rand(24, generator=seeded(), dtype=torch.float64)
-    rows, size = sampler._rows(truth), equations.weights[channel, cell]
+    rows, size = equations.rows(truth), equations.weights[channel, cell]
     others = torch.arange(24) != channel
     weighted = rows[others] / errors[others, None, None]
     precision = sampler.precision + torch.einsum("osp,osq->pq", weighted, rows[others])
     pulled = sampler.pulled + torch.einsum("osp,osc->pc", weighted, sampler.gradient[others])
-    rest = Inputs.given(sampler.places, precision, pulled)
+    rest = Inputs.given(equations.places, precision, pulled)
     fit = Fit.of(rows[channel], sampler.gradient[channel], rest, errors[channel])
-    fit = fit.moved(rest, cell, int(truth[channel, cell]), -size)
-    scores = fit.scores(rest, cell, size)
+    fit = fit.moved(rest, cell, -size, int(truth[channel, cell]))
+    scores = fit.moved(rest, cell, size).scores()
 
     covariance = torch.linalg.inv(sampler.precision)
     mean, expected = covariance @ sampler.pulled, []
     for position in range(4):
         truth[channel, cell] = position
-        all_rows = sampler._rows(truth).flatten(0, 1)
+        all_rows = equations.rows(truth).flatten(0, 1)
         total = all_rows @ covariance @ all_rows.T + torch.diag(errors.repeat_interleave(9))
         columns = (sampler.gradient.flatten(0, 1) - all_rows @ mean).T
         zero = torch.zeros(len(total), dtype=total.dtype)
@@ -71,17 +69,17 @@ def test_scores_are_the_dense_likelihood():
 def test_moving_there_and_back_changes_nothing():
     equations, inputs, prior = problem(1)
     sampler = Sampler(equations, prior, seeded())
-    rest = Inputs.given(sampler.places, sampler.precision, sampler.pulled)
-    rows = sampler._rows(equations.positions(inputs).argmax(-1), 0)
+    rest = Inputs.given(equations.places, sampler.precision, sampler.pulled)
+    rows = equations.rows(equations.positions(inputs).argmax(-1))[0]
     before = Fit.of(rows, sampler.gradient[0], rest, torch.tensor(1e-6).to(rows))
     size = equations.weights[0, 2]
-    after = before.moved(rest, 2, 1, size).moved(rest, 2, 1, -size)
+    after = before.moved(rest, 2, size, 1).moved(rest, 2, -size, 1)
     torch.testing.assert_close(tuple(after), tuple(before))
 
 
 def test_positions_are_found_where_expectation_maximisation_stops():
     equations, inputs, prior = problem(2)
-    shares = search_inputs(equations, prior, Cooling(steps=8), Watch(None))
+    shares = search_inputs(equations, prior, 8, Watch(None))
     assert solve_inputs(equations, shares)[1] > 0.01
     found, worst = Sampler(equations, prior, seeded()).solve(shares, 20, Watch(None))
     assert worst < EXACT

@@ -91,10 +91,9 @@ def split_blocks(input_shape: tuple[int, ...], workers: int) -> list[tuple[slice
 
 @dataclass(frozen=True)
 class VerticalObservation:
-    """Messages of several iterations with the same parameters, and which examples each one used.
+    """Messages with the same parameters, and which examples each used: all parties must know these.
 
-    In vertical federated learning all parties must agree on the examples of a batch, so the
-    server knows the indices. Made by `CAFE.observe`.
+    Made by `CAFE.observe`.
     """
 
     model: VerticalNet

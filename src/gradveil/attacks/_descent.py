@@ -15,7 +15,6 @@ from gradveil.messages import GradientMessage
 from gradveil.scoring import match
 
 from ._attack import FINISHED, INTERRUPTED, TIME_BUDGET, Progress
-from ._fast_layers import FastLayers, has_half
 from ._observation import Observation
 
 Cost = Callable[..., Any]
@@ -247,10 +246,9 @@ def _evaluator(cost: Cost) -> Callable[..., tuple[Tensor, Tensor]]:
 
     def alone(candidate: Tensor, share: float, *data: Tensor) -> tuple[Tensor, Tensor]:
         candidate = candidate.detach().requires_grad_()
-        with torch.enable_grad(), FastLayers(half=has_half()) as layers:
+        with torch.enable_grad():
             value, own = paired(candidate, share, *data)
-        with layers.last():
-            return torch.autograd.grad(value, candidate)[0], own.detach()
+        return torch.autograd.grad(value, candidate)[0], own.detach()
 
     def evaluate(candidates: Tensor, share: float, *data: Tensor) -> tuple[Tensor, Tensor]:
         many = len(candidates) > 1

@@ -11,17 +11,10 @@ from gradveil._random import generator_or_fresh, seed_from
 from gradveil._typing import Tensors
 from gradveil.messages import in_double
 
-from ._attack import (
-    FINISHED,
-    INTERRUPTED,
-    TIME_BUDGET,
-    Progress,
-    Reconstruction,
-    Search,
-)
+from ._attack import FINISHED, INTERRUPTED, TIME_BUDGET, Progress, Reconstruction, Search
 from ._descent import Watch, clamp, sent_row
 from ._exact_search import Batch, Factors, Hunt, factors_of
-from ._model_layers import Call, hooked, input_layer, loss_of, random_inputs
+from ._model_layers import Call, input_layer, loss_of, random_inputs
 from ._observation import Observation, check_observation
 from ._targets import Run, labels_of, message_misfit
 
@@ -67,9 +60,19 @@ class Problem:
     def output_gradients(
         self, inputs: Tensor, labels: Tensor, parameters: Tensors | None = None
     ) -> Tensor:
-        """∂L/∂u of each example in float64, as in a whole batch; shape (examples, units)."""
-        found = _output_gradients(self.observation, self.call, inputs, labels, parameters)
-        return found[:, self.factors.units]
+        """∂L/∂u of each example in float64, as in a whole batch; shape (examples, units).
+
+        The batch is filled up with the first example, so that means are right.
+        """
+        observation, layer, count = self.observation, self.call.layer, len(inputs)
+        missing = max(0, observation.batch_size - count)
+        places = torch.cat([torch.arange(count), torch.zeros(missing, dtype=torch.long)])
+        shaped = inputs[places].double().reshape(-1, *observation.input_shape)
+        shift = shaped.new_zeros(len(places), layer.out_features, requires_grad=True)
+        loss = loss_of(observation).double()
+        with torch.enable_grad(), layer.register_forward_hook(lambda _, __, u: u + shift):
+            value = loss(parameters or loss.parameters, shaped, labels[places])
+        return torch.autograd.grad(value, shift)[0][:count, self.factors.units]
 
     def _of_each_label(self, inputs: Tensor, parameters: Tensors | None = None) -> Tensor:
         """The same for each label it could have; shape (examples, classes, units)."""
@@ -163,33 +166,15 @@ def problem_of(observation: Observation, generator: torch.Generator) -> Problem 
         return None
     if min(call.layer.weight.shape) <= observation.batch_size:
         return None
-    probe = random_inputs(observation, 16, generator)
-    labels = torch.zeros(16, dtype=torch.long, device=probe.device)
-    zeros = (_output_gradients(observation, call, probe, labels) == 0).double().mean()
-    if not 0.02 < float(zeros) < 1:  # units must be inactive for some inputs, and not for all
-        return None
     factors = factors_of(observation.sent, call, observation.batch_size)
-    problem = None if factors is None else Problem(observation, call, factors)
-    # where noise explains much of a message, a small misfit says too little
-    return None if problem is None or problem.noise_share > 0.2 else problem
-
-
-def _output_gradients(
-    observation: Observation,
-    call: Call,
-    inputs: Tensor,
-    labels: Tensor,
-    parameters: Tensors | None = None,
-) -> Tensor:
-    """∂L/∂u of each example; the batch is filled up with the first one, so that means are right."""
-    count, missing = len(inputs), max(0, observation.batch_size - len(inputs))
-    places = torch.cat([torch.arange(count), torch.zeros(missing, dtype=torch.long)])
-    shaped = inputs[places].double().reshape(-1, *observation.input_shape)
-    shift = shaped.new_zeros(len(places), call.layer.out_features, requires_grad=True)
-    loss = loss_of(observation).double()
-    with torch.enable_grad(), hooked(call.layer, lambda _, __, outputs: outputs + shift):
-        value = loss(parameters or loss.parameters, shaped, labels[places])
-    return torch.autograd.grad(value, shift)[0][:count]
+    if factors is None:
+        return None
+    problem, probe = Problem(observation, call, factors), random_inputs(observation, 16, generator)
+    labels = torch.zeros(16, dtype=torch.long, device=probe.device)
+    zeros = float((problem.output_gradients(probe, labels) == 0).double().mean())
+    # units must be inactive for some inputs, and not for all; and where noise explains much of a
+    # message, a small misfit says too little
+    return problem if 0.02 < zeros < 1 and problem.noise_share <= 0.2 else None
 
 
 def _counts(own: Tensor, each: Tensor, missing: int) -> Tensor:
@@ -305,8 +290,6 @@ class ExactInversion(Search):
                 found = None if batch is None else problem.explained(batch)
                 if found is not None:
                     return found
-                if batch is not None:
-                    hunt.doubt(batch)
                 if hunt.is_hopeless:
                     break
         except KeyboardInterrupt:

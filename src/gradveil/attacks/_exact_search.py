@@ -163,9 +163,7 @@ def complete(factors: Factors, open_: Tensor) -> tuple[Tensor, Tensor]:
 
     `open_`: a basis of what is orthogonal to all directions found, shape (rank, missing).
     """
-    if open_.shape[1] > 2:
-        return factors.rows[:0], factors.rows[:0] @ factors.rows.T < 0
-    points = open_.T
+    points = open_.T[:0] if open_.shape[1] > 2 else open_.T
     if open_.shape[1] == 2:  # one in each sector between the angles at which an output is 0
         first, second = (factors.outputs @ open_).unbind(dim=1)
         angles = torch.atan2(-first, second).remainder(torch.pi).sort()[0]
@@ -185,8 +183,6 @@ class Batch(NamedTuple):
     """Shape (rank, inputs)."""
     deltas: Tensor
     """Shape (rank, units that any of them reaches)."""
-    agreement: Tensor
-    """For each input the share of units whose gradient is 0 just where their output is below 0."""
 
 
 def assemble(factors: Factors, zeros: Tensor) -> Batch | None:
@@ -202,18 +198,7 @@ def assemble(factors: Factors, zeros: Tensor) -> Batch | None:
     if not bool(torch.isfinite(found).all()) or bool((scale == 0).any()):
         return None
     deltas = directions @ factors.rows.T * scale
-    return Batch((found / scale)[:, :-1], deltas, agreement(factors, directions, zeros))
-
-
-def agreement(factors: Factors, directions: Tensor, zeros: Tensor) -> Tensor:
-    """The share of units that are 0 just where the input's own output is negative, of each input.
-
-    A wrong direction spoils this for itself and for those it is mixed of.
-    """
-    dual = torch.linalg.inv_ex(directions.T)[0]
-    outputs = dual @ factors.outputs.T / (dual @ factors.basis[:, -1:]).sign()
-    share: Tensor = ((outputs > 0) == ~zeros).to(outputs.dtype).mean(dim=1)
-    return torch.nan_to_num(share)
+    return Batch((found / scale)[:, :-1], deltas)
 
 
 class Hunt:
@@ -236,15 +221,14 @@ class Hunt:
         self.directions = self.rows[:0]
         self.zeros = torch.empty(0, len(self.rows), dtype=torch.bool, device=self.rows.device)
         self.sure = self.zeros[:, 0]
-        self.chosen, self.missing = torch.empty(0, dtype=torch.long), factors.rank
-        self._fewest, self._rounds, self._last_new = factors.rank, 0, 0
+        self.missing = self._fewest = factors.rank
+        self._rounds = self._last_new = 0
 
     def run(self, generator: torch.Generator) -> Batch | None:
         """One round; a batch, right or not, once there are as many directions as examples."""
         factors, rows, number = self.factors, self.rows, self._rounds
         self._rounds += 1
         if factors.rank == 1:
-            self.missing = 0
             return assemble(factors, torch.zeros(1, len(rows), dtype=torch.bool))
         open_ = self._left_open() if number % 3 else torch.eye(factors.rank).to(rows)
         outputs = torch.linalg.qr(factors.outputs @ open_)[0]
@@ -252,12 +236,12 @@ class Hunt:
         count = min((64 if number else 16) * factors.rank, room)
         self.add(search(rows.float(), outputs.float(), count, generator).double())
         self.add_completions(*complete(factors, self._left_open()))
-        self.chosen = self._independent()
-        self.missing = factors.rank - len(self.chosen)
+        chosen = self._independent()
+        self.missing = factors.rank - len(chosen)
         doubtful = factors.rank - len(self._independent(sure=True))
         if doubtful < self._fewest:
             self._fewest, self._last_new = doubtful, self._rounds
-        return None if self.missing else assemble(factors, self.zeros[self.chosen])
+        return None if self.missing else assemble(factors, self.zeros[chosen])
 
     def add(self, found: Tensor) -> None:
         """Take those of these directions that have more zeros than any direction can have."""
@@ -282,12 +266,6 @@ class Hunt:
         found: Tensor = directions / directions.norm(dim=1, keepdim=True)
         return found
 
-    def doubt(self, batch: Batch) -> None:
-        """Forget the direction whose input fits worst to its own zeros."""
-        worst = self.chosen[batch.agreement.argmin()]
-        self._keep(torch.arange(len(self.directions)) != worst)
-        self.missing = 1
-
     @property
     def is_hopeless(self) -> bool:
         """Whether two rounds found no sure direction at all, or six no new one."""
@@ -295,15 +273,13 @@ class Hunt:
         return waited >= (2 if self._fewest == self.factors.rank else 6)
 
     def _take(self, found: Tensor, zeros: Tensor, sure: Tensor) -> None:
-        self.directions = torch.cat([self.directions, found])
-        self.zeros = torch.cat([self.zeros, zeros])
-        self.sure = torch.cat([self.sure, sure])
-        self._keep((self.sure.long() * -(10**6) - self.zeros.sum(dim=1)).argsort(stable=True))
-        self._keep(_first_of_each(self.directions, self.angle))
-
-    def _keep(self, places: Tensor) -> None:
-        self.directions, self.zeros = self.directions[places], self.zeros[places]
-        self.sure = self.sure[places]
+        found, zeros, sure = (
+            torch.cat(pair)
+            for pair in ((self.directions, found), (self.zeros, zeros), (self.sure, sure))
+        )
+        order = (sure.long() * -(10**6) - zeros.sum(dim=1)).argsort(stable=True)
+        order = order[_first_of_each(found[order], self.angle)]
+        self.directions, self.zeros, self.sure = found[order], zeros[order], sure[order]
 
     def _independent(self, sure: bool = False) -> Tensor:
         """The places of the most reliable directions that are linearly independent."""

@@ -14,7 +14,6 @@ from gradveil.messages import FunctionalLoss
 from ._model_layers import (
     Call,
     SmoothTwin,
-    hooked,
     linear_calls,
     loss_of,
     noise_beside,
@@ -32,13 +31,10 @@ over the last within it: where it is rounding, and where a little noise still sh
 class Head:
     """u = W h + b, and all that comes after it.
 
-    Everything that a message says of the head follows from U, the layer's outputs of all examples:
-    δ_n = ∂L/∂u_n and the gradients of all later parameters. Beside them
-
-        ∂L/∂b = Σ_n δ_n,    ∂L/∂W Wᵀ = Σ_n δ_n (u_n - b)ᵀ,    δ_n in the column space of ∂L/∂W
-
-    with ∂L/∂W = Σ_n δ_n h_nᵀ. These are more equations than U has entries as long as a batch has
-    fewer examples than the layer has units, and none of them needs the layers before.
+    All that a message says of it follows from U, the layer's outputs of all examples: the later
+    parameters' gradients, and ∂L/∂W = Σ_n δ_n h_nᵀ with δ_n = ∂L/∂u_n. As long as a batch has fewer
+    examples than the layer has units these are more equations than U has entries, and none of them
+    needs the layers before.
     """
 
     twin: SmoothTwin
@@ -95,7 +91,7 @@ class Head:
 
     def _returned(self, outputs: Tensor, inputs: Tensor, **moved: Tensor) -> Tensor:
         """What the model makes of U."""
-        with hooked(self.layer, lambda *_: outputs):
+        with self.layer.register_forward_hook(lambda *_: outputs):
             returned: Tensor = self.loss.outputs({**self.loss.parameters, **moved}, inputs)
         return returned
 
@@ -108,7 +104,7 @@ class Head:
             return {}, grad(self.loss.loss_fn)(outputs, labels)
 
         def loss_of(parameters: Tensors, outputs: Tensor) -> Tensor:
-            with hooked(self.layer, lambda *_: outputs):
+            with self.layer.register_forward_hook(lambda *_: outputs):
                 return self.loss({**self.loss.parameters, **parameters}, self.probe, labels)
 
         if later is None:
@@ -171,15 +167,9 @@ def head_of(
     """The head of the model; `None` where a message does not determine it.
 
     All information must flow through one linear layer with more outputs than there are examples,
-    and the layer's weight gradient must have the rank of the batch: noise and pruning destroy that.
-    FedAvg's weight change has at most the rank of the `visits`: an example is visited by each local
-    step that takes it.
-
-    Args:
-        observation: A gradient's, or with `visits` a weight change's.
-        generator: Of the random inputs.
-        gap: `CLEAR` or `ROUGH`.
-        visits: Of FedAvg; `None`: one of each example.
+    and the layer's weight gradient must have the rank of the batch up to a `gap`: noise and pruning
+    destroy that. FedAvg's weight change has at most the rank of the `visits`: an example is visited
+    by each local step that takes it; of a gradient they are as many as examples.
     """
     probe = random_inputs(observation, 32, generator)
     for call in linear_calls(observation, probe)[0]:

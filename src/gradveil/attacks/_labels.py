@@ -109,11 +109,10 @@ def recover_labels(observation: Observation, generator: torch.Generator | None =
     projected on the mean features, which gives a second reading of the same sum.
 
     Exact for one example without noise. For batches it is right as far as D_c is: on models that
-    are not yet trained. A trained one's outputs at random inputs say little of those at real ones;
-    there a one-parameter D_c is fitted with the counts (`if_trained`), which finds more
-    than a guess that spreads labels evenly, and not all: the paper's CNN after 60 steps, batches of
-    16, 0.77 of the labels against 0.68. FedAvg's updates are read as the mean gradient of their
-    steps.
+    are not yet trained. For trained ones a D_c of one parameter is fitted with the counts
+    (`if_trained`), which finds more than a guess that spreads labels evenly, and not all: the
+    paper's CNN after 60 steps, batches of 16, 0.77 of the labels against 0.68. FedAvg's updates are
+    read as the mean gradient of their steps.
 
     References: Zhao, Mopuri and Bilen, "iDLG: Improved Deep Leakage from Gradients", 2020; Wainakh
     et al., "User-Level Label Leakage from Gradients in Federated Learning", PoPETs 2022.
@@ -156,12 +155,10 @@ def _estimated_counts(observation: Observation, generator: torch.Generator) -> T
     parameters, gradient = trainable_parameters(observation.model), observation.sent
     local = observation.local
     if local is not None:
-        weights = [
-            (1 - local.momentum ** (k + 1)) / (1 - local.momentum) for k in range(local.steps)
-        ]
+        moved = [1 - local.momentum ** (k + 1) for k in range(local.steps)]
         if local.steps > 1:
             parameters = {name: value + gradient[name] / 2 for name, value in parameters.items()}
-        step = -local.lr * sum(weights)
+        step = -local.lr * sum(moved) / (1 - local.momentum)
         gradient = {name: value / step for name, value in gradient.items()}
     calls, outputs = linear_calls(observation, probes, parameters)
     layer = last_layer(calls, observation)

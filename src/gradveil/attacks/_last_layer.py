@@ -67,36 +67,14 @@ class LastLayer:
         return left, sizes[:count], right[:count]
 
     def starts(self, count: int, generator: torch.Generator) -> Tensor:
-        """Logits of many kinds; of every other start the labels' scores fit ∂L/∂c.
-
-        They deviate by up to 6, the margins of their labels are up to 14: a trained model's.
-        """
+        """Logits that deviate by up to 6, labels' margins of up to 14: a trained model's."""
         blank = self.gradient.new_empty(count, len(self.labels), len(self.gradient))
-        scores = 6 * _uniform(blank[:, :1, :1], generator) * normal_like(blank, generator)
+        sizes = 6 * torch.special.ndtr(normal_like(blank[:, :1, :1], generator))  # even in [0, 6]
+        scores = sizes * normal_like(blank, generator)
+        margins = 14 * torch.special.ndtr(normal_like(blank[:, :, :1], generator))
         own = one_hot(self.labels, len(self.gradient)).to(blank)
-        margins = 14 * _uniform(blank[:, :, 0], generator)
-        if self.bias is not None:
-            others = scores.masked_fill(own > 0, -torch.inf).logsumexp(2)
-            doubts = self._doubts(self.bias, count, generator)
-            fitting = others + (1 - doubts).log() - doubts.log() - (scores * own).sum(2)
-            margins[::2] = fitting[::2]
-        return self.offset + scores + margins[:, :, None] * own
-
-    def _doubts(self, bias: Tensor, count: int, generator: torch.Generator) -> Tensor:
-        """1 - p of each label: -∂L/∂c at the label, split at random among equal ones."""
-        examples, classes = len(self.labels), len(self.gradient)
-        slopes = self.slopes(self.gradient.new_zeros(examples, classes))
-        unit = -slopes[0, self.labels[0]] / (1 - 1 / classes)
-        seen = (-bias / unit)[self.labels].clamp(min=1e-4)
-        parts = _uniform(self.gradient.new_empty(count, examples), generator) + 0.05
-        same = (self.labels[:, None] == self.labels).to(parts)
-        jitter = (0.5 * normal_like(parts, generator)).exp()
-        return (seen * parts / (parts @ same) * jitter).clamp(1e-5, 0.99)
-
-
-def _uniform(like: Tensor, generator: torch.Generator) -> Tensor:
-    drawn: Tensor = torch.special.ndtr(normal_like(like, generator))
-    return drawn
+        logits: Tensor = self.offset + scores + margins * own
+        return logits
 
 
 def last_layer_of(head: Head, labels: Tensor) -> LastLayer | None:

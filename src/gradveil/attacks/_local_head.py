@@ -57,72 +57,6 @@ class Visits:
         return sum(len(part) for part in self.alike) == examples
 
 
-@dataclass(frozen=True)
-class Training:
-    """The local steps of an observed client, played with inputs of the attacker's."""
-
-    run: Run
-    visits: Visits
-    layer: str
-    """The one whose inputs are the features."""
-
-    def features(self, inputs: Tensor) -> Tensor:
-        """Of all visits in double precision; shape (visits, features)."""
-        found = []
-        for examples, parameters in self.walk(inputs):
-            features = features_of(self.layer, self.run.observation, parameters)
-            with torch.no_grad():
-                found.append(features(inputs[examples]))
-        return torch.cat(found).double()
-
-    def walk(self, inputs: Tensor) -> Iterator[tuple[Tensor, Tensors]]:
-        """Each step's examples and the parameters that it starts from.
-
-        `inputs` may be filled in on the way: a step reads its own when the next one is asked for.
-        """
-        seen = self.run.observation
-        local = seen.local or GRADIENT
-        message = local.message(seen.model, seen.loss_fn, self.run.labels)
-        now = message.parameters
-        moving = {name: torch.zeros_like(value) for name, value in now.items()}
-        for number, examples in enumerate(self.visits.steps):
-            if number > 0:
-                before = self.visits.steps[number - 1]
-                gradient = message.gradient_at(now, self.run.labels[before])(inputs[before])
-                now, moving = message.advance(now, moving, gradient)
-            now = {name: value.detach() for name, value in now.items()}
-            yield examples, now
-
-    def at(self, parameters: Tensors, examples: int) -> Run:
-        """The run with the model's parameters of a step, of so many examples."""
-        seen = self.run.observation
-        model = copy.deepcopy(seen.model)
-        with torch.no_grad():
-            for name, own in model.named_parameters():
-                own.copy_(parameters.get(name, own))
-        moved = replace(seen, model=model, batch_size=examples, labels=None, label_counts=None)
-        return replace(self.run, observation=moved)
-
-    def simulate(
-        self, basis: Tensor, around: Tensor | None, count: int = 48, share: float = 0.3
-    ) -> Tensor:
-        """Coordinates of random batches' features in the basis; shape (batches, visits, rank).
-
-        `around`: inputs to which only this share of the random ones is added.
-        """
-        run, found = self.run, []
-        seen = run.observation
-        for number in range(count):
-            if number >= 8 and run.watch.is_over():
-                break
-            inputs = random_examples(seen, len(run.labels), run.generator)
-            if around is not None:
-                centre = inputs.mean() if seen.low is None else (seen.low + seen.high) / 2  # type: ignore[operator]
-                inputs = run.clamp(around + share * (inputs - centre))
-            found.append(self.features(inputs) @ basis.T)
-        return torch.stack(found)
-
-
 class Expected:
     """A normal distribution of the coordinates of each example's visits, fitted to simulated ones.
 
@@ -200,6 +134,11 @@ class LocalHead:
         self.is_free = room or self.local.steps > 1
 
     @property
+    def layer(self) -> str:
+        """The name of the one whose inputs are the features."""
+        return self.head.call.name
+
+    @property
     def rank(self) -> int:
         """Of the layer's change: the number of coordinates of a visit."""
         return len(self.basis)
@@ -274,7 +213,7 @@ class LocalSearch:
     Both fall together, to the model's own activations and to the equations alone.
     """
 
-    training: Training
+    run: Run
     local: LocalHead
 
     @classmethod
@@ -295,7 +234,7 @@ class LocalSearch:
             return None
         if seen.local or head.noise > 0:
             run = replace(run, watch=run.watch.part(share))
-        return cls(Training(run, visits, head.call.name), local)
+        return cls(run, local)
 
     def solve(self, guess: Tensor | None) -> tuple[Tensor, float]:
         """The coordinates of all visits, and the squared residual that is left.
@@ -304,7 +243,7 @@ class LocalSearch:
         larger widths of the activations, from nothing. Of a gradient the last layer alone is tried
         before: of trained models it is the easier problem.
         """
-        local, run = self.local, self.training.run
+        local, run = self.local, self.run
         generator = run.generator
         if guess is None and run.observation.local is None and local.head.noise == 0:
             outputs = outputs_of_last_layer(local.head, run.labels, generator, run.watch)
@@ -314,7 +253,7 @@ class LocalSearch:
                 found = self._end(local.start(places))
                 if found[1] < ALMOST:
                     return found
-        simulated = self.training.simulate(local.basis, guess)
+        simulated = self.simulate(local.basis, guess)
         expected = Expected(simulated, local.visits, 0.1 if guess is None else 0.02)
         if guess is None:
             local.head.twin.set_width(2.0 * self._scale)
@@ -322,13 +261,69 @@ class LocalSearch:
             row = local.start(expected.draw(0.3, generator))
             return self._end(self._anneal(row, expected, 2.0, 0.7, 12, 0.1))
         local.head.twin.set_width(1e-9)
-        row = local.start(self.training.features(guess) @ local.basis.T)
+        row = local.start(self.features(guess) @ local.basis.T)
         local.head.sharpen()
         if float(local.residuals(row).square().sum()) < ALMOST:
             found = self._end(row)
             if found[1] < SOLVED:
                 return found
         return self._end(self._anneal(row, expected, 0.13, 0.5, 5, 0.01))
+
+    def features(self, inputs: Tensor) -> Tensor:
+        """Of all visits in double precision; shape (visits, features)."""
+        found = []
+        for examples, parameters in self.walk(inputs):
+            features = features_of(self.local.layer, self.run.observation, parameters)
+            with torch.no_grad():
+                found.append(features(inputs[examples]))
+        return torch.cat(found).double()
+
+    def walk(self, inputs: Tensor) -> Iterator[tuple[Tensor, Tensors]]:
+        """Play the local steps: each one's examples, and the parameters that it starts from.
+
+        `inputs` may be filled in on the way: a step reads its own when the next one is asked for.
+        """
+        seen = self.run.observation
+        local = seen.local or GRADIENT
+        message = local.message(seen.model, seen.loss_fn, self.run.labels)
+        now = message.parameters
+        moving = {name: torch.zeros_like(value) for name, value in now.items()}
+        for number, examples in enumerate(self.local.visits.steps):
+            if number > 0:
+                before = self.local.visits.steps[number - 1]
+                gradient = message.gradient_at(now, self.run.labels[before])(inputs[before])
+                now, moving = message.advance(now, moving, gradient)
+            now = {name: value.detach() for name, value in now.items()}
+            yield examples, now
+
+    def at(self, parameters: Tensors, examples: int) -> Run:
+        """The run with the model's parameters of a step, of so many examples."""
+        seen = self.run.observation
+        model = copy.deepcopy(seen.model)
+        with torch.no_grad():
+            for name, own in model.named_parameters():
+                own.copy_(parameters.get(name, own))
+        moved = replace(seen, model=model, batch_size=examples, labels=None, label_counts=None)
+        return replace(self.run, observation=moved)
+
+    def simulate(
+        self, basis: Tensor, around: Tensor | None, count: int = 48, share: float = 0.3
+    ) -> Tensor:
+        """Coordinates of random batches' features in the basis; shape (batches, visits, rank).
+
+        `around`: inputs to which only this share of the random ones is added.
+        """
+        run, found = self.run, []
+        seen = run.observation
+        for number in range(count):
+            if number >= 8 and run.watch.is_over():
+                break
+            inputs = random_examples(seen, len(run.labels), run.generator)
+            if around is not None:
+                centre = inputs.mean() if seen.low is None else (seen.low + seen.high) / 2  # type: ignore[operator]
+                inputs = run.clamp(around + share * (inputs - centre))
+            found.append(self.features(inputs) @ basis.T)
+        return torch.stack(found)
 
     @property
     def _scale(self) -> float:
@@ -347,22 +342,16 @@ class LocalSearch:
                 others = beside * expected.residuals(self.local.places(row))
                 return torch.cat([self.local.residuals(row), others])
 
-            watch = self.training.run.watch
+            watch = self.run.watch
             row = least_squares(residuals, row[None], steps=4, watch=watch)[0][0]
         return row
 
     def _end(self, row: Tensor) -> tuple[Tensor, float]:
         """The model's own equations, with nothing beside them; longer where they nearly hold."""
         self.local.head.sharpen()
-        rows, residuals, watch = row[None], self.local.residuals, self.training.run.watch
+        rows, residuals, watch = row[None], self.local.residuals, self.run.watch
         for _ in range(3):
             rows, costs = least_squares(residuals, rows, steps=20, watch=watch, good=1e-3 * SOLVED)
             if not SOLVED < float(costs) < ALMOST / 10:
                 break
         return self.local.places(rows[0]), float(costs)
-
-
-SOLVED = 1e-9
-"""The squared residual of the head's equations that counts as 0."""
-ALMOST = 1e-2
-"""That of inputs from whose own training the model's own equations are tried at once."""

@@ -45,16 +45,6 @@ def loss_of(observation: Observation) -> FunctionalLoss:
 
 
 @contextmanager
-def hooked(module: nn.Module, hook: Callable[..., Any]) -> Iterator[None]:
-    """With a forward hook; what it returns takes the place of the outputs."""
-    handle = module.register_forward_hook(hook)
-    try:
-        yield
-    finally:
-        handle.remove()
-
-
-@contextmanager
 def recorded(modules: Iterable[tuple[str, nn.Module]]) -> Iterator[list[Call]]:
     """Watch modules at work, in the order in which they are done."""
     calls: list[Call] = []
@@ -64,7 +54,7 @@ def recorded(modules: Iterable[tuple[str, nn.Module]]) -> Iterator[list[Call]]:
 
     with ExitStack() as stack:
         for name, module in modules:
-            stack.enter_context(hooked(module, hook(name)))
+            stack.enter_context(module.register_forward_hook(hook(name)))
         yield calls
 
 

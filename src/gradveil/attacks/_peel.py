@@ -7,12 +7,7 @@ from torch import Tensor
 
 from gradveil._checks import WrongValue
 
-from ._attack import (
-    FINISHED,
-    INTERRUPTED,
-    TIME_BUDGET,
-    Reconstruction,
-)
+from ._attack import FINISHED, INTERRUPTED, TIME_BUDGET, Reconstruction
 from ._descent import Descent, Minimum
 from ._local_head import SOLVED, LocalSearch
 from ._model_layers import SmoothTwin, determined_share, features_of, random_inputs
@@ -82,7 +77,7 @@ class Peel(LabelledSearch):
         search = LocalSearch.of(run, ROUGH_SHARE)
         if search is None:
             return None
-        own = features_of(search.training.layer, run.observation)
+        own = features_of(search.local.layer, run.observation)
         share = determined_share(
             own, random_inputs(run.observation, 2, run.generator), run.generator
         )
@@ -93,8 +88,72 @@ class Peel(LabelledSearch):
         return guess and replace(guess, is_certain=guess.is_certain and share >= DETERMINED)
 
     def _guess(self, search: LocalSearch) -> Reconstruction | None:
-        """The best guess; `None` where time is over before there is any."""
-        return _Passes(self, search).run()
+        """The best images by their message, from features to images and back until equations hold.
+
+        `None` where time is over before there are any. Where there is noise equations never hold,
+        and one pass is enough.
+        """
+        run, best, latest = search.run, None, None
+        count = 1 if search.local.head.noise > 0 else max(1, min(6, self.steps // 25))
+        try:
+            for number in range(count):
+                guess = self._pass(search, latest)
+                if guess is None:
+                    return best and replace(best, status=TIME_BUDGET)
+                guess = replace(guess, history=[(number, guess.loss)])
+                if run.progress is not None:
+                    run.progress(number + 1, count, guess.loss)
+                if guess.is_certain:
+                    return guess
+                latest = guess.inputs
+                best = guess if best is None or guess.loss < best.loss else best
+                best = replace(best, status=guess.status)
+                if guess.status != FINISHED or (number >= 2 and best.loss > 0.5):
+                    break  # no more passes help
+        except KeyboardInterrupt:
+            return replace(best or run.blank(INTERRUPTED), status=INTERRUPTED)
+        return best
+
+    def _pass(self, search: LocalSearch, latest: Tensor | None) -> Reconstruction | None:
+        """One of them; `None` where time is over before there are images.
+
+        An example of which a trained model is sure hardly shows in the message: for certainty each
+        image must have its features, and the misfit be small by itself, too, not only beside that
+        of random images.
+        """
+        run, peel = search.run, self
+        places, cost = search.solve(latest)
+        if run.watch.is_over():
+            return None
+        if search.local.head.noise > 0:
+            peel = replace(peel, rounds=min(2, peel.rounds))
+        elif cost >= SOLVED:
+            peel = replace(peel, rounds=2, image_steps=150, total_variation=1e-3)
+        inputs, misfits, status = peel._images(search, places)
+        guess = Reconstruction(inputs, run.labels, run.misfit(inputs), status=status)
+        if cost >= SOLVED:
+            return guess
+        limit = min(1e-3, NEAR * run.random_misfit())
+        found = status == FINISHED and bool((misfits < CLOSE).all())
+        return replace(guess, is_certain=found and guess.loss < limit)
+
+    def _images(self, search: LocalSearch, places: Tensor) -> tuple[Tensor, Tensor, str]:
+        """Inputs with the features of their first visits, those of earlier steps first."""
+        run, local = search.run, search.local
+        features, errors = places @ local.basis, places.new_zeros(len(places))
+        if local.head.noise > 0:
+            features, errors = local.head.features(local.outputs(places), run.labels)
+        inputs = run.noise()
+        misfits, status = inputs.new_full((len(inputs),), torch.inf), FINISHED
+        steps = zip(search.walk(inputs), local.visits.rows, strict=True)
+        for (examples, parameters), own in steps:
+            if status != FINISHED or bool(misfits[examples].isfinite().all()):
+                break
+            target, at = features[own].to(inputs), search.at(parameters, len(own))
+            inputs[examples], misfits[examples], status = self.invert(
+                local.layer, at, target, errors[own].to(inputs)
+            )
+        return run.clamp(inputs), misfits, status
 
     def invert(
         self, name: str, run: Run, features: Tensor, noise: Tensor
@@ -146,89 +205,3 @@ class Peel(LabelledSearch):
         left = run.watch.left()
         descent = Descent(self.image_steps, rate, "adam", "cosine", time_budget=left, settled=1.0)
         return replace(run, progress=None).minimise(cost, start, descent)
-
-
-@dataclass(frozen=True)
-class _Passes:
-    """From features to images and back, until the equations hold."""
-
-    peel: Peel
-    search: LocalSearch
-
-    @property
-    def work(self) -> Run:
-        """With its part of the time."""
-        return self.search.training.run
-
-    @property
-    def noise(self) -> float:
-        """Of the head: where there is some, equations never hold, and one pass is enough."""
-        return self.search.local.head.noise
-
-    def run(self) -> Reconstruction | None:
-        """The best images by their message; `None` where time is over before there are any."""
-        best: Reconstruction | None = None
-        latest: Tensor | None = None
-        count = max(1, min(6, self.peel.steps // 25)) if self.noise == 0 else 1
-        try:
-            for number in range(count):
-                guess = self._pass(latest, number, count)
-                if guess is None:
-                    return best and replace(best, status=TIME_BUDGET)
-                if guess.is_certain:
-                    return guess
-                latest = guess.inputs
-                best = guess if best is None or guess.loss < best.loss else best
-                best = replace(best, status=guess.status)
-                if guess.status != FINISHED or (number >= 2 and best.loss > 0.5):
-                    break  # no more passes help
-        except KeyboardInterrupt:
-            return replace(best or self.work.blank(INTERRUPTED), status=INTERRUPTED)
-        return best
-
-    def _pass(self, latest: Tensor | None, number: int, count: int) -> Reconstruction | None:
-        """One of them; `None` where time is over before there are images.
-
-        An example of which a trained model is sure hardly shows in the message: for certainty each
-        image must have its features, and the misfit be small by itself, too, not only beside that
-        of random images.
-        """
-        places, cost = self.search.solve(latest)
-        if self.work.watch.is_over():
-            return None
-        peel = self.peel
-        if self.noise > 0:
-            peel = replace(peel, rounds=min(2, peel.rounds))
-        elif cost >= SOLVED:
-            peel = replace(peel, rounds=2, image_steps=150, total_variation=1e-3)
-        inputs, misfits, status = self._images(peel, places)
-        guess = self._guess(inputs, number, status)
-        if self.work.progress is not None:
-            self.work.progress(number + 1, count, guess.loss)
-        if cost >= SOLVED:
-            return guess
-        limit = min(1e-3, NEAR * self.work.random_misfit())
-        found = status == FINISHED and bool((misfits < CLOSE).all())
-        return replace(guess, is_certain=found and guess.loss < limit)
-
-    def _images(self, peel: Peel, places: Tensor) -> tuple[Tensor, Tensor, str]:
-        """Inputs with the features of their first visits, those of earlier steps first."""
-        training, local = self.search.training, self.search.local
-        features, errors = places @ local.basis, places.new_zeros(len(places))
-        if self.noise > 0:
-            features, errors = local.head.features(local.outputs(places), self.work.labels)
-        inputs = self.work.noise()
-        misfits, status = inputs.new_full((len(inputs),), torch.inf), FINISHED
-        steps = zip(training.walk(inputs), training.visits.rows, strict=True)
-        for (examples, parameters), own in steps:
-            if status != FINISHED or bool(misfits[examples].isfinite().all()):
-                break
-            target, at = features[own].to(inputs), training.at(parameters, len(own))
-            inputs[examples], misfits[examples], status = peel.invert(
-                training.layer, at, target, errors[own].to(inputs)
-            )
-        return self.work.clamp(inputs), misfits, status
-
-    def _guess(self, inputs: Tensor, number: int, status: str) -> Reconstruction:
-        misfit = self.work.misfit(inputs)
-        return Reconstruction(inputs, self.work.labels, misfit, [(number, misfit)], status)

@@ -9,30 +9,25 @@ from torch import Tensor
 
 from gradveil._checks import WrongValue
 
-from ._attack import (
-    FINISHED,
-    INTERRUPTED,
-    Reconstruction,
-)
+from ._attack import FINISHED, INTERRUPTED, Reconstruction
 from ._descent import Cost, Descent
 from ._local_head import SOLVED, LocalSearch
 from ._model_layers import Stage, chain_of, features_of, random_inputs, smooth_images, through
-from ._observation import Observation
 from ._priors import TotalVariation
 from ._targets import LabelledSearch, Run
 from ._unpool_equations import (
     EXACT,
-    Cooling,
     Equations,
     Kronecker,
     Sampler,
+    cooled,
     is_overdetermined,
     search_inputs,
     solve_inputs,
 )
 
-FEATURES, IMAGES = Cooling(), Cooling(200, (30.0, 0.1))
-"""How the allowed errors fall in the search for features, and in that for images."""
+STEPS = 40
+"""Of expectation-maximisation in the search for features."""
 NEAR = 0.1
 """The relative residual at the first pool up to which images count as found."""
 SWEEPS = 20
@@ -52,7 +47,7 @@ def image_cost(
     unit, latest = equations.units(deviation), list[Tensor]()
 
     def cost(inputs: Tensor, progress: float) -> Tensor:
-        factors = IMAGES.at_share(progress)
+        factors = cooled(progress, 30.0)
         noise, blur = unit[0] * factors[0], unit[1] * factors[1]
         features = through(lower, inputs)
         with torch.no_grad():
@@ -125,8 +120,10 @@ class Unpool(LabelledSearch):
     def _solve(self, run: Run) -> Reconstruction | None:
         seen = run.observation
         search = LocalSearch.of(run) if seen.local is None else None
-        stages = _determined(search, run) if search is not None else None
-        if search is None or not stages:
+        if search is None or search.local.head.noise > 0:
+            return None
+        stages = _determined(search, run)
+        if stages is None:
             return None
         places, cost = search.solve(None)
         if not cost < SOLVED or run.watch.is_over():
@@ -140,12 +137,10 @@ class Unpool(LabelledSearch):
         known = self._peel(stages, run, start, samples)
         if known is None:
             return None
-        inputs, status = self._images(stages, run, known, samples)
-        own = run.misfit(inputs)
-        fits = known.misfit(stages, seen, inputs) < NEAR
+        inputs, residual, status = self._images(stages, run, known, samples)
+        own, fits = run.misfit(inputs), residual < NEAR
         certain = fits and own < SURE * run.random_misfit()
-        history = [(self.steps, own)]
-        result = Reconstruction(inputs, run.labels, own, history, status, certain)
+        result = Reconstruction(inputs, run.labels, own, [(self.steps, own)], status, certain)
         return result if fits or status == INTERRUPTED else None
 
     def _peel(
@@ -158,10 +153,10 @@ class Unpool(LabelledSearch):
             features = through(stages[:level], samples if pooled else samples[:1])
             if not is_overdetermined(gradient, len(known.outputs), features):
                 return known
-            equations = known.equations(stage, run.observation, features)
+            equations = Equations(stage, known.outputs, known.slopes, gradient, features.shape)
             if pooled:
                 prior = Kronecker.fit(features.double())
-                shares = search_inputs(equations, prior, FEATURES, run.watch)
+                shares = search_inputs(equations, prior, STEPS, run.watch)
                 sampler = Sampler(equations, prior, run.generator)
                 inputs, worst = sampler.solve(shares, SWEEPS, run.watch.part(0.5))
             else:
@@ -173,24 +168,29 @@ class Unpool(LabelledSearch):
 
     def _images(
         self, stages: Sequence[Stage], run: Run, known: "_Known", samples: Tensor
-    ) -> tuple[Tensor, str]:
-        """The images from the lowest known outputs."""
+    ) -> tuple[Tensor, float, str]:
+        """The images from the lowest known outputs, and the relative residual at these."""
+        outputs, slopes = known.outputs.to(samples), known.slopes.to(samples)
         if known.level < 0:
-            return known.outputs.to(samples), FINISHED
-        lower = stages[: known.level]
+            return outputs, 0.0, FINISHED
+        lower, stage = stages[: known.level], stages[known.level]
         features = through(lower, samples[:16])
-        equations = known.to(samples).equations(stages[known.level], run.observation, features)
+        gradient = run.observation.sent[stage.weight]
+        equations = Equations(stage, outputs, slopes, gradient, features.shape)
         energy = TotalVariation(self.total_variation / float(samples.std()))
         cost = image_cost(lower, equations, features.var(0).mean().sqrt(), energy)
         low, high, width = run.observation.low, run.observation.high, 4.0
-        start = samples.new_zeros(1, len(known.outputs), *samples.shape[1:])
+        start = samples.new_zeros(1, len(outputs), *samples.shape[1:])
         if low is not None and high is not None:
             start, width = start + ((low + high) / 2).to(start), float((high - low).mean())
         # the rate is that of a quarter of the range, about one standard deviation
         left = run.watch.left()
         descent = Descent(self.steps, 0.1 * width, "adam", "cosine", time_budget=left, settled=1.0)
         minimum = run.minimise(cost, start, descent)
-        return minimum.inputs[0], minimum.status
+        images = minimum.inputs[0]
+        with torch.no_grad():
+            residual = equations.misfit(through(lower, images))
+        return images, residual, minimum.status
 
 
 class _Known(NamedTuple):
@@ -198,48 +198,23 @@ class _Known(NamedTuple):
 
     outputs: Tensor
     slopes: Tensor
-    level: int = -1
+    level: int
     """The number of the stage; -1: the outputs are the images."""
-
-    def to(self, like: Tensor) -> "_Known":
-        """In the precision of a tensor."""
-        return _Known(self.outputs.to(like), self.slopes.to(like), self.level)
-
-    def equations(self, stage: Stage, observation: Observation, features: Tensor) -> Equations:
-        """Of this stage, whose inputs have the shape of these features."""
-        gradient = observation.sent[stage.weight]
-        size = (int(features.shape[2]), int(features.shape[3]))
-        return Equations(stage, self.outputs, self.slopes, gradient, size)
-
-    def misfit(self, stages: Sequence[Stage], observation: Observation, inputs: Tensor) -> float:
-        """The relative residual of the kernel's gradient for these images."""
-        if self.level < 0:
-            return 0.0
-        with torch.no_grad():
-            features = through(stages[: self.level], inputs)
-            equations = self.to(inputs).equations(stages[self.level], observation, features)
-            fitted = equations.delta(equations.positions(features)) @ equations.patches(features).T
-        return float((fitted - equations.gradient).norm() / equations.gradient.norm())
 
 
 def _determined(search: LocalSearch, run: Run) -> list[Stage] | None:
     """The model's stages, if the equations reach down to where no pool is left below."""
-    if search.local.head.noise > 0:
-        return None
     seen, probe = run.observation, random_inputs(run.observation, 2, run.generator)
     with torch.no_grad():
-        features = features_of(search.training.layer, seen)(probe)
+        features = features_of(search.local.layer, seen)(probe)
         stages = chain_of(seen, features, probe)
     if stages is None or features.shape[1] >= probe[0].numel():
         return None
     if any(stage.weight not in seen.sent for stage in stages):
         return None
-    reached = len(stages)
-    while reached > 0 and is_overdetermined(
-        seen.sent[stages[reached - 1].weight],
-        seen.batch_size,
-        through(stages[: reached - 1], probe),
-    ):
-        reached -= 1
-    below = stages[: max(0, reached - 1)]
-    return stages if reached < len(stages) and all(s.pool == 1 for s in below) else None
+    for level in range(len(stages))[::-1]:
+        gradient, inputs = seen.sent[stages[level].weight], through(stages[:level], probe)
+        if not is_overdetermined(gradient, seen.batch_size, inputs):
+            below = stages[:level]
+            return stages if level + 1 < len(stages) and all(s.pool == 1 for s in below) else None
+    return stages

@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import torch
@@ -39,13 +38,14 @@ class Equations:
         outputs: Of the stage, shape (images, channels, rows, columns).
         slopes: ∂L/∂outputs.
         gradient: ∂L/∂W as it was sent.
-        size: Rows and columns of the inputs.
+        shape: Of the inputs.
     """
 
     def __init__(
-        self, stage: Stage, outputs: Tensor, slopes: Tensor, gradient: Tensor, size: tuple[int, int]
+        self, stage: Stage, outputs: Tensor, slopes: Tensor, gradient: Tensor, shape: torch.Size
     ) -> None:
-        self.stage, self.size, self.count = stage.to(outputs), size, len(outputs)
+        self.stage, self.count = stage.to(outputs), len(outputs)
+        self.size = size = (shape[2], shape[3])
         self.window = (int(gradient.shape[2]), int(gradient.shape[3]))
         self.gradient = gradient.to(outputs).flatten(1)
         rows, columns = stage.padding
@@ -53,7 +53,10 @@ class Equations:
             size[0] + 2 * rows - self.window[0] + 1,
             size[1] + 2 * columns - self.window[1] + 1,
         )
-        self.cells = _cells(self.count, self.map, stage.pool).to(outputs.device)
+        places = torch.arange(self.count * math.prod(self.map), dtype=torch.float64)
+        parts = unfold(places.view(-1, 1, *self.map), stage.pool, stride=stage.pool)
+        self.cells = parts.transpose(1, 2).flatten(0, 1).long().to(outputs.device)
+        self.places = self._places()
         positive, channels = outputs > 0, outputs.shape[1]
         seen = positive | (stage.slope > 0)
         values = torch.where(positive, outputs, outputs / (stage.slope or 1.0))
@@ -76,6 +79,25 @@ class Equations:
         """The adjoint of `patches`."""
         columns = columns.unflatten(1, (self.count, -1)).transpose(0, 1)
         return fold(columns, self.size, self.window, padding=self.stage.padding)
+
+    def _places(self) -> Tensor:
+        """Which entry of the inputs is where in the patch: (cells, positions, window's entries).
+
+        Images' entries stand beside each other; one number more stands for padding.
+        """
+        shape = (self.count, 1, *self.size)
+        count = math.prod(shape)
+        numbers = torch.arange(1, count + 1, device=self.gradient.device).to(self.gradient)
+        places = self.patches(numbers.view(shape)).T.round().long() - 1
+        return torch.where(places < 0, count, places)[self.cells]
+
+    def rows(self, positions: Tensor, channels: slice = slice(None)) -> Tensor:
+        """V, for which V a is the gradient with these positions: (channels, window's, entries)."""
+        positions, sizes = positions[channels], self.weights[channels]
+        at = self.places[torch.arange(len(self.places)), positions].transpose(1, 2)
+        rows = sizes.new_zeros(*at.shape[:2], self.count * math.prod(self.size) + 1)
+        rows.scatter_add_(2, at, sizes[:, None].expand(at.shape))
+        return rows[..., :-1]
 
     def linear(self, inputs: Tensor) -> Tensor:
         """U without its shift: (channels, positions)."""
@@ -117,6 +139,11 @@ class Equations:
         gaps = self.gaps(inputs)
         return one_hot(gaps.argmin(-1), gaps.shape[-1]).to(gaps)
 
+    def misfit(self, inputs: Tensor) -> float:
+        """The relative residual of the gradient."""
+        fitted = self.delta(self.positions(inputs)) @ self.patches(inputs).T
+        return float((fitted - self.gradient).norm() / self.gradient.norm())
+
     def units(self, deviation: Tensor) -> tuple[Tensor, Tensor]:
         """What an error of one standard deviation in all inputs does to the gradient and to u."""
         noise = self.weights.square().sum(1).mean().sqrt() * deviation
@@ -145,15 +172,6 @@ class Equations:
             change = weights * shares[:, part] - mine
             residual = residual - change.flatten(1) @ columns.flatten(0, 1)
         return shares
-
-
-def _cells(count: int, size: tuple[int, int], pool: int) -> Tensor:
-    """The positions in each cell, (cells, pool²), images one after the other."""
-    rows, columns = size[0] // pool, size[1] // pool
-    places = torch.arange(count * size[0] * size[1]).view(count, *size)
-    places = places[:, : rows * pool, : columns * pool]
-    places = places.reshape(count, rows, pool, columns, pool).transpose(2, 3)
-    return places.reshape(count * rows * columns, pool * pool)
 
 
 EXACT = 1e-4
@@ -193,45 +211,32 @@ class Kronecker(NamedTuple):
         return (self.channels @ maps.flatten(2) @ self.places).view_as(maps)
 
 
-@dataclass(frozen=True)
-class Cooling:
-    """How the errors that are allowed fall, from first to last, in units of what is expected.
+def cooled(share: float, first: float = 300.0) -> tuple[float, float]:
+    """The errors allowed in the gradient and in the known u when this share of the steps is done.
 
-    At first the positions are open and the answer is near the mean of all maps; as the errors
-    fall, positions settle one after the other (deterministic annealing).
+    In units of what is expected (`Equations.units`). At first the positions are open and the answer
+    is near the mean of all maps; as the errors fall, positions settle one after the other
+    (deterministic annealing).
 
-    >>> Cooling(steps=20).noise
-    (300.0, 0.1)
+    >>> cooled(0.0)
+    (300.0, 1.0)
     """
-
-    steps: int = 40
-    noise: tuple[float, float] = (300.0, 0.1)
-    """Of the gradient's entries."""
-    blur: tuple[float, float] = (1.0, 0.03)
-    """Of the known values of u."""
-
-    def at_share(self, share: float) -> tuple[float, float]:
-        """Both errors when this share of the steps is done."""
-        noise, blur = (
-            first * math.exp(share * math.log(last / first))
-            for first, last in (self.noise, self.blur)
-        )
-        return noise, blur
+    return first * math.exp(share * math.log(0.1 / first)), math.exp(share * math.log(0.03))
 
 
-def search_inputs(equations: Equations, prior: Kronecker, cooling: Cooling, watch: Watch) -> Tensor:
+def search_inputs(equations: Equations, prior: Kronecker, steps: int, watch: Watch) -> Tensor:
     """The positions' probabilities at the end of expectation-maximisation with falling errors."""
     noise, blur = equations.units(prior.deviation)
     inputs = prior.mean.expand(equations.count, *prior.mean.shape)
-    shares, precision = equations.even(), prior.inverse()
-    for step in range(cooling.steps):
+    shares = equations.even()
+    for step in range(steps):
         if watch.is_over():
             break
-        factors = cooling.at_share(step / max(1, cooling.steps - 1))
+        factors = cooled(step / max(1, steps - 1))
         errors = (noise * factors[0], blur * factors[1])
         if step > 0:
             shares = equations.estimate(inputs, shares, *errors)
-        inputs = _most_likely(equations, shares, errors, (prior, precision), inputs)
+        inputs = _most_likely(equations, shares, errors, prior, inputs)
     return shares
 
 
@@ -239,11 +244,11 @@ def _most_likely(
     equations: Equations,
     shares: Tensor,
     errors: tuple[Tensor, Tensor],
-    priors: tuple[Kronecker, Kronecker],
+    prior: Kronecker,
     start: Tensor,
 ) -> Tensor:
     """The inputs that minimise the expected misfit plus the prior's energy, by a few products."""
-    (noise, blur), (prior, precision) = errors, priors
+    (noise, blur), precision = errors, prior.inverse()
     delta, blocks = equations.delta(shares), equations.covariance(shares)
     trust = equations.spread(shares * equations.seen[:, :, None]) / blur**2
     known = equations.spread(shares * (equations.seen * equations.values)[:, :, None]) / blur**2
@@ -276,14 +281,12 @@ def solve_inputs(equations: Equations, shares: Tensor, rounds: int = 6) -> tuple
     one. Reweighted least squares (channels weighted by 1/residual) therefore follows the right
     ones, and its solution shows the positions in the others.
     """
-    design = _design(equations)
     gradient = equations.gradient.unflatten(1, (-1, math.prod(equations.window))).transpose(1, 2)
     sizes = gradient.flatten(1).norm(dim=1)
     sizes = sizes.clamp(min=1e-3 * float(sizes.mean()))
     positions, inputs, worst = shares, shares, math.inf
     for _ in range(rounds):
-        hard = one_hot(positions.argmax(-1), positions.shape[-1])
-        matrix = torch.einsum("op,qsp->osq", equations.delta(hard.to(design)), design)
+        matrix = equations.rows(positions.argmax(-1))
         solution, residuals = _reweighted(matrix, gradient, sizes)
         maps = solution.T.unflatten(1, (equations.count, *equations.size)).transpose(0, 1)
         inputs, worst = maps.contiguous(), float((residuals / sizes).max())
@@ -307,18 +310,6 @@ def _reweighted(
         weights = 1 / (left.square() + floor.square()).sqrt()
         weights = weights / weights.max()
     return solution, left
-
-
-def _design(equations: Equations) -> Tensor:
-    """1 where an entry of the inputs is at that place of the patch at a position.
-
-    Shape (entries, places in the patch, positions), images one after the other.
-    """
-    like, places = equations.gradient, math.prod(equations.size)
-    single = torch.eye(places).to(like).view(places, 1, *equations.size)
-    columns = unfold(single, equations.window, padding=equations.stage.padding)
-    images = torch.eye(equations.count).to(like)
-    return torch.einsum("mn,esp->mesnp", images, columns).flatten(3).flatten(0, 1)
 
 
 def _ridged(matrix: Tensor, share: float) -> Tensor:
@@ -364,27 +355,25 @@ class Fit(NamedTuple):
         covariance = across @ rows.T + torch.diag(error.expand(len(rows)))
         return cls(gradient - rows @ inputs.mean, across, covariance)
 
-    def moved(self, inputs: Inputs, cell: int, position: int, size: Tensor) -> "Fit":
-        """With `size` more at one position of a cell."""
+    def moved(
+        self, inputs: Inputs, cell: int, size: Tensor, position: int | slice = slice(None)
+    ) -> "Fit":
+        """With `size` more at one position of a cell, or in turn at each of them."""
         places = inputs.places[cell, position]
-        mixed = self.across[:, places]
+        mixed = self.across[:, places].movedim(0, -2)
         spread = size.square() * inputs.spreads[cell, position]
         return Fit(
             self.residual - size * inputs.patches[cell, position],
             self.across + size * inputs.covariance[places],
-            self.covariance + size * (mixed + mixed.T) + spread,
+            self.covariance + size * (mixed + mixed.mT) + spread,
         )
 
-    def scores(self, inputs: Inputs, cell: int, size: Tensor) -> Tensor:
-        """The log-likelihood of g with `size` more at each position of a cell, up to a constant."""
-        mixed = self.across[:, inputs.places[cell]].transpose(0, 1)
-        spread = size.square() * inputs.spreads[cell]
-        covariance = self.covariance + size * (mixed + mixed.transpose(1, 2)) + spread
-        residual = self.residual - size * inputs.patches[cell]
-        root = torch.linalg.cholesky(covariance)
-        white = torch.linalg.solve_triangular(root, residual, upper=False)
+    def scores(self) -> Tensor:
+        """The log-likelihood of g for each position, up to a constant."""
+        root = torch.linalg.cholesky(self.covariance)
+        white = torch.linalg.solve_triangular(root, self.residual, upper=False)
         sizes = root.diagonal(dim1=1, dim2=2).log().sum(1)
-        total: Tensor = -0.5 * white.square().sum((1, 2)) - residual.shape[2] * sizes
+        total: Tensor = -0.5 * white.square().sum((1, 2)) - white.shape[2] * sizes
         return total
 
 
@@ -411,7 +400,7 @@ class Sampler:
     """
 
     def __init__(self, equations: Equations, prior: Kronecker, generator: torch.Generator) -> None:
-        self.equations, self.generator, self.places = equations, generator, _places(equations)
+        self.equations, self.generator = equations, generator
         self.unit = float(equations.units(prior.deviation)[0])
         # coordinates in which the channels of the inputs are independent
         scale = prior.channels.diagonal().mean()
@@ -454,7 +443,7 @@ class Sampler:
 
     def _sweep(self, positions: Tensor, errors: Tensor, least: float, watch: Watch) -> None:
         """All channels in a random order; positions and errors change in place."""
-        rows = self._rows(positions)
+        rows = self.equations.rows(positions)
         weighted = rows / errors[:, None, None]
         precision = self.precision + torch.einsum("osp,osq->pq", weighted, rows)
         pulled = self.pulled + torch.einsum("osp,osc->pc", weighted, self.gradient)
@@ -464,9 +453,9 @@ class Sampler:
             mine, gradient = rows[channel], self.gradient[channel]
             precision = precision - mine.T @ mine / errors[channel]
             pulled = pulled - mine.T @ gradient / errors[channel]
-            rest = Inputs.given(self.places, precision, pulled)
+            rest = Inputs.given(self.equations.places, precision, pulled)
             errors[channel] = self._draw(channel, positions, mine, rest, errors[channel], least)
-            rows[channel] = mine = self._rows(positions, channel)
+            rows[channel] = mine = self.equations.rows(positions, slice(channel, channel + 1))[0]
             precision = precision + mine.T @ mine / errors[channel]
             pulled = pulled + mine.T @ gradient / errors[channel]
 
@@ -482,12 +471,13 @@ class Sampler:
         """New positions of a channel, one cell after the other; its new error."""
         at_values = self._of_values(channel, rest)
         fit = Fit.of(rows, self.gradient[channel], rest, error)
-        for cell in self._shuffled(len(self.places)):
+        for cell in self._shuffled(len(self.equations.cells)):
             size = self.equations.weights[channel, cell]
-            fit = fit.moved(rest, cell, int(positions[channel, cell]), -size)
-            likely = torch.softmax(fit.scores(rest, cell, size) + at_values[cell], 0)
+            fit = fit.moved(rest, cell, -size, int(positions[channel, cell]))
+            tried = fit.moved(rest, cell, size)
+            likely = torch.softmax(tried.scores() + at_values[cell], 0)
             position = int(torch.multinomial(likely, 1, generator=self.generator))
-            fit = fit.moved(rest, cell, position, size)
+            fit = Fit(*(part[position] for part in tried))
             positions[channel, cell] = position
         spread = fit.covariance.diagonal().mean() - error
         error = fit.residual.square().mean() - spread
@@ -502,24 +492,6 @@ class Sampler:
         scores: Tensor = -0.5 * gaps.square() - deviation.log() - torch.special.log_ndtr(gaps)
         return scores * equations.seen[channel, :, None]
 
-    def _rows(self, positions: Tensor, channel: int | None = None) -> Tensor:
-        """V: (channels, places of the window, places), or of one channel."""
-        chosen = slice(None) if channel is None else slice(channel, channel + 1)
-        positions, sizes = positions[chosen], self.equations.weights[chosen]
-        at = self.places[torch.arange(len(self.places)), positions].transpose(1, 2)
-        rows = sizes.new_zeros(*at.shape[:2], len(self.precision) + 1)
-        rows.scatter_add_(2, at, sizes[:, None].expand(at.shape))
-        return rows[..., :-1] if channel is None else rows[0, :, :-1]
-
     def _shuffled(self, count: int) -> list[int]:
         order: list[int] = torch.randperm(count, generator=self.generator).tolist()
         return order
-
-
-def _places(equations: Equations) -> Tensor:
-    """Which place is where in the patch: (cells, positions, places of the window)."""
-    like, shape = equations.gradient, (equations.count, 1, *equations.size)
-    count = math.prod(shape)
-    numbers = torch.arange(1, count + 1, device=like.device).to(like).view(shape)
-    places = equations.patches(numbers).T.round().long() - 1
-    return torch.where(places < 0, count, places)[equations.cells]
