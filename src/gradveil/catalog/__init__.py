@@ -18,7 +18,6 @@ from ._spec import (
     build_defense,
     build_estimator,
     check_call,
-    name_of,
     shown_name,
     spec_of,
 )

@@ -256,6 +256,3 @@ PARTS = _by_name(
 """What occurs only inside other specifications."""
 
 EVERYTHING = {**DEFENSES, **ATTACKS, **ESTIMATORS, **PARTS}
-
-OTHER_SPELLINGS = {"dpsgd": "clamped-noise", "optimal-dpsgd": "optimal-clamped-noise"}
-"""What the paper calls DP-SGD is not differentially private, so it has another name here."""

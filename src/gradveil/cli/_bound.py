@@ -25,7 +25,7 @@ from gradveil.audit import (
     parse_defense,
 )
 from gradveil.audit.report import check_folder, csv_text, number, plural, share
-from gradveil.catalog import Spec, spec_of
+from gradveil.catalog import spec_of
 from gradveil.privacy import PrivacyAccount, recognition_bound, renyi_bound
 from gradveil.scoring import Interval
 
@@ -358,8 +358,7 @@ def _show_points(points: Sequence[BoundPoint], title: str, note: str) -> None:
 
 def _cells(point: BoundPoint) -> list[str]:
     bound, gain = point.bound, point.gain_over_isotropic
-    shown = str(Spec.parse(point.defense).rounded())
-    cells = [shown, number(point.utility_first), number(point.utility_second)]
+    cells = [point.defense, number(point.utility_first), number(point.utility_second)]
     if bound is None:
         cells += ["no guarantee", "-", "-"]
     else:

@@ -130,12 +130,12 @@ def build_model(
         if isinstance(value, Spec):
             found, advice = f"`{value}` in `{spec}`", "Put words into quotes."
             raise WrongValue("name_or_spec", "have plain values as options", found, advice)
-    options = {**spec.options, **options}
-    check_call(factory, spec.name, spec.positional, options)
+    options = {**spec.arguments, **options}
+    check_call(factory, spec.name, options)
     try:
         with torch.random.fork_rng(devices=[]):
             torch.default_generator.manual_seed(seed)  # CPU only; torch.manual_seed seeds GPUs too
-            model = factory(*spec.positional, **options)
+            model = factory(**options)
     except (Exception, SystemExit) as error:  # a user's factory may raise anything
         if spec.name in MODELS:
             raise
@@ -198,7 +198,7 @@ def build_fitting_model(
         fitting["width"] = 16
     if len(shape) == 3:
         fitting |= {"num_channels": shape[0], "image": shape[-1]}
-    left_open = {*known[len(spec.positional) :]} - spec.options.keys()
+    left_open = {*known} - spec.arguments.keys()
     options = {name: value for name, value in fitting.items() if name in left_open}
     model = build_model(text, seed=seed, allow_imports=allow_imports, **options)
     if {"num_channels", "image"} & {*known} and len(shape) != 3:
