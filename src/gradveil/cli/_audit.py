@@ -22,8 +22,7 @@ from gradveil.messages import LocalSteps
 from ._loading import load_subject, typed
 from ._options import (
     AsFormat,
-    DataPath,
-    DatasetName,
+    Data,
     Device,
     Format,
     LossName,
@@ -46,8 +45,7 @@ QUICK = ("gradient-noise", "optimal-noise")
 
 def run_audit(
     context: typer.Context,
-    dataset: DatasetName = "mnist",
-    data: DataPath = None,
+    data: Data = "mnist",
     model: ModelName = None,
     weights: WeightsPath = None,
     loss: LossName = None,

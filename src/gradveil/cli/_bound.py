@@ -32,8 +32,7 @@ from gradveil.scoring import Interval
 from ._loading import load_subject, typed
 from ._options import (
     AsFormat,
-    DataPath,
-    DatasetName,
+    Data,
     Device,
     Format,
     LossName,
@@ -47,7 +46,7 @@ from ._options import (
     useless,
 )
 
-MODEL = ("dataset", "data", "model", "weights", "loss", "output", "batch_size", "defense")
+MODEL = ("data", "model", "weights", "loss", "output", "batch_size", "defense")
 ACCOUNT = ("noise_multiplier", "sample_rate", "steps")
 TAKES = {
     "bayesian": (*MODEL, "prior", "sweep", "out"),
@@ -115,8 +114,7 @@ def bound(
             help="bayesian, fisher, candidates (a defense); recognition, renyi (private training)."
         ),
     ] = "bayesian",
-    dataset: DatasetName = "mnist",
-    data: DataPath = None,
+    data: Data = "mnist",
     model: ModelName = None,
     weights: WeightsPath = None,
     loss: LossName = None,

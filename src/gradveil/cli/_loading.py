@@ -15,17 +15,16 @@ from gradveil.data import Dataset, load_dataset
 from gradveil.messages import LossFunction, check_model
 from gradveil.models import build_fitting_model, build_loss, default_model
 
-from ._options import data_source, option
+from ._options import option
 
 
 def load_subject(context: typer.Context, private: int) -> tuple[Subject, dict[str, str]]:
     """What the options name, its first examples private, and the options of its parameters."""
     given = context.params
-    said, source = data_source(context)
     weights = None if given["weights"] is None else Path(given["weights"])
     place = device_of(given["device"], "--device")
-    with option(said, "source", "limit"):
-        samples = load_dataset(source).to(place)
+    with option("--data", "source", "limit"):
+        samples = load_dataset(given["data"]).to(place)
     loss_fn = load_loss(given["loss"], samples)
     name, network = load_model(given["model"], weights, samples, given["seed"])
     batch, public = split_public(samples, private)
@@ -34,7 +33,7 @@ def load_subject(context: typer.Context, private: int) -> tuple[Subject, dict[st
         name=samples.name, model_name=name,
         weights="untrained" if weights is None else weights.name,
     )  # fmt: skip
-    return subject, {"loss_fn": "--loss", "targets": said, "inputs": said}
+    return subject, {"loss_fn": "--loss", "targets": "--data", "inputs": "--data"}
 
 
 def load_model(

@@ -1,10 +1,11 @@
 """What the commands share: formats, progress, and errors that name options."""
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+import inspect
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import fields
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, get_type_hints
 
 import typer
 from click.core import ParameterSource
@@ -18,8 +19,12 @@ Tell = Callable[[str, float], None]
 
 
 Format = Literal["table", "json"]
-DatasetName = Annotated[str, typer.Option(help="mnist, cifar10 (embedded), or hf:NAME.")]
-DataPath = Annotated[Path | None, typer.Option(help="Your own data: an .npz file or a folder.")]
+Data = Annotated[
+    str,
+    typer.Option(
+        "--data", "--dataset", help="mnist, cifar10 (embedded), an .npz file, a folder, or hf:NAME."
+    ),
+]
 ModelName = Annotated[
     str | None, typer.Option(help="A name, conv-net(width=16), or package.module:factory.")
 ]
@@ -82,6 +87,34 @@ def given(context: typer.Context, kind: type) -> dict[str, Any]:
     return {name: context.params[name] for name in names}
 
 
+def with_fields(
+    kind: type, helps: Mapping[str, str]
+) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Give a command an option for each of these fields of a dataclass, with the field's default.
+
+    The command takes them as `**others`.
+    """
+    types = get_type_hints(kind)
+    defaults = {each.name: each.default for each in fields(kind)}
+    more = [
+        inspect.Parameter(
+            name,
+            inspect.Parameter.KEYWORD_ONLY,
+            default=defaults[name],
+            annotation=Annotated[types[name], typer.Option(help=text)],
+        )
+        for name, text in helps.items()
+    ]
+
+    def changed(command: Callable[..., None]) -> Callable[..., None]:
+        own = inspect.signature(command).parameters.values()
+        named = [each for each in own if each.kind is not each.VAR_KEYWORD]
+        command.__signature__ = inspect.Signature([*named, *more])  # type: ignore[attr-defined]
+        return command
+
+    return changed
+
+
 def is_given(context: typer.Context, name: str) -> bool:
     """Whether the user gave the option of this parameter."""
     return context.get_parameter_source(name) not in (None, ParameterSource.DEFAULT)
@@ -103,18 +136,6 @@ def check_values_given(words: Sequence[str]) -> None:
         typed = name if sign and not value else before if not word else ""
         if typed.startswith("--"):
             raise WrongValue(typed, "have a value", "''", "Leave it out.")
-
-
-def data_source(context: typer.Context) -> tuple[str, str | Path]:
-    """The option that names the data, and what it says."""
-    dataset, data = context.params["dataset"], context.params["data"]
-    if data is None:
-        return "--dataset", dataset
-    if is_given(context, "dataset"):
-        found = f"`--data {data}` and `--dataset {dataset}`"
-        both = "Options `--data` and `--dataset`"
-        raise WrongValue(both, "not be given together", found, "Leave one out.")
-    return "--data", data
 
 
 @contextmanager
