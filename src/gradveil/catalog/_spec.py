@@ -146,6 +146,9 @@ class Kind(NamedTuple):
         return self.entries[name].build
 
 
+AMOUNTS = {"noise_multiplier": 1.0, "scale": 1.0, "ratio": 0.5, "step": 1.0, "clip": 1.0}
+"""What says how much a defense does, each with a placeholder for one that is left out."""
+
 _FITS: dict[str, Callable[[type], bool]] = {
     "defense": lambda kind: issubclass(kind, Defense),
     "attack": partial(takes, count=2),
@@ -262,12 +265,11 @@ class Spec:
         >>> Spec.parse("optimal-pruning(0.9, noise=gradient-noise(0.01))").amounts
         [('ratio', 0.9), ('scale', 0.01)]
         """
-        known = ("scale", "ratio", "clip", "step", "noise_multiplier")
         amounts: list[tuple[str, float]] = []
         for key, value in self.arguments.items():
             if isinstance(value, Spec):
                 amounts += value.amounts
-            elif key in known and isinstance(value, (int, float)):
+            elif key in AMOUNTS and isinstance(value, (int, float)):
                 amounts.append((key, float(value)))
         return amounts
 
@@ -319,11 +321,17 @@ class Spec:
 
     def _left_out(self) -> dict[str, float]:
         """Placeholders for the amounts that a registered defense needs and this does not give."""
-        amounts = EVERYTHING[self.name].amounts if self.name in EVERYTHING else {}
         given = self.arguments.keys()
-        if given & {"scale", "ratio", "utility_budget", "target_error"}:
+        if self.name not in DEFENSES or given & {
+            "scale",
+            "ratio",
+            "utility_budget",
+            "target_error",
+        }:
             return {}
-        return {name: amount for name, amount in amounts.items() if name not in given}
+        takes = inspect.signature(DEFENSES[self.name].build).parameters
+        needed = {n for n, p in takes.items() if n == "clip" or p.default in (p.empty, None)}
+        return {n: usual for n, usual in AMOUNTS.items() if n in needed - given}
 
 
 def each(change: Callable[[Any], Any], value: Any) -> Any:
