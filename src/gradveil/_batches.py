@@ -65,25 +65,6 @@ def check_examples(
     return inputs, targets
 
 
-def check_batch(
-    batch: Any, name: str = "batch", num_classes: int | None = None, *, tokens: bool = False
-) -> tuple[Tensor, Tensor]:
-    """Require a pair of inputs and class labels, one label for each input; returns the pair.
-
-    For tokens there may be one label for each token.
-    """
-    inputs, targets = check_pair(batch, name)
-    check_inputs(inputs, "inputs", tokens=tokens)
-    labels = isinstance(targets, Tensor) and targets.dtype == torch.int64
-    labels = labels and (targets.dim() == 1 or (tokens and targets.shape == inputs.shape))
-    if not labels or len(targets) != len(inputs):
-        expected = f"hold one class label (int64) for each of the {len(inputs)} inputs"
-        advice = "Convert them with `torch.as_tensor(targets).long()`."
-        raise WrongValue("targets", expected, _described(targets), advice)
-    check_labels(targets, "targets", num_classes)
-    return inputs, targets
-
-
 def check_pair(pair: Any, name: str) -> tuple[Any, Any]:
     """Require two things; returns them."""
     if not isinstance(pair, (tuple, list)) or len(pair) != 2:
