@@ -1,5 +1,6 @@
 """Packages that only some uses need, and how to install them."""
 
+import sys
 from importlib.util import find_spec
 
 
@@ -17,13 +18,19 @@ def require(use: str, requirement: str, *modules: str) -> None:
     "gradveil[audit]"
     """
     for module in modules:
-        try:
-            spec = find_spec(module)
-        except (ImportError, ValueError):  # something forbids to import it
-            spec = None
-        if spec is None or spec.origin is None:  # a folder of that name is no package
+        if not _is_installed(module):
             raise ModuleNotFoundError(
                 f"Found no module `{module}`. Install what {use} needs:"
                 f' pip install "{requirement}"',
                 name=module,
             )
+
+
+def _is_installed(module: str) -> bool:
+    if module in sys.modules:
+        return sys.modules[module] is not None
+    try:
+        spec = find_spec(module)
+    except ImportError:  # something forbids to import it
+        return False
+    return spec is not None and spec.origin is not None  # not just a folder of that name

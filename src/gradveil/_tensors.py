@@ -43,7 +43,8 @@ def relative_misfit(
         pairs = [(values[name], wanted) for name, wanted in target.items()]  # type: ignore[index]
     error = sum((value - wanted).square().sum() for value, wanted in pairs)
     power = torch.as_tensor(sum(wanted.square().sum() for _, wanted in pairs))
-    return error / power.clamp(min=torch.finfo(power.dtype).tiny)
+    misfit: Tensor = error / power.clamp(min=torch.finfo(power.dtype).tiny)
+    return misfit
 
 
 def add_to_grad(model: nn.Module, sent: Mapping[str, Tensor]) -> None:

@@ -94,7 +94,7 @@ IMAGES, LABELS = np.zeros((4, 8, 8), dtype=np.uint8), np.array([0, 1, 2, 0])
         ({"x": np.zeros((4, 2)), "y": LABELS, "num_classes": 2.5}, "num_classes", "2.5"),
         ({"x": np.zeros((4, 2)), "y": LABELS, "num_classes": [1, 2]}, "num_classes", "[1, 2]"),
         ({"x": np.zeros((4, 2)), "y": LABELS, "mean": [0.5]}, "std", "only one"),
-        ({"x": np.zeros((4, 2)), "y": LABELS, "mean": ["a"], "std": [1.0]}, "mean", "<U1"),
+        ({"x": np.zeros((4, 2)), "y": LABELS, "mean": ["a"], "std": [1.0]}, "mean", "['a']"),
         ({"x": np.zeros((4, 2)), "y": LABELS, "mean": [NAN], "std": [1.0]}, "mean", "nan"),
         ({"x": np.zeros((4, 2)), "y": np.array([{}] * 4)}, "", "allow_pickle"),
     ],

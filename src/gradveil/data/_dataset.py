@@ -10,7 +10,14 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from gradveil._batches import Task, check_classes, check_pair, check_targets, task_of
+from gradveil._batches import (
+    Task,
+    check_classes,
+    check_labels,
+    check_pair,
+    check_targets,
+    task_of,
+)
 from gradveil._checks import WHOLE, WrongValue, check_choice, check_kind, check_tensor, device_of
 
 from ._table_layout import TableLayout
@@ -137,11 +144,7 @@ class Dataset:
             raise WrongValue(f"Data set `{self.name}`", expected, found, advice)
         check_classes(self.num_classes)
         if check_targets(targets, len(inputs)) == "classification":
-            low, high = (int(label) for label in targets.aminmax())
-            if low < 0 or high >= self.num_classes:
-                expected, found = f"0 to {self.num_classes - 1}", f"labels from {low} to {high}"
-                advice, own = "Number the classes from 0.", f"Data set `{self.name}`"
-                raise WrongValue(own, f"have labels from {expected}", found, advice)
+            check_labels(targets, f"Targets of `{self.name}`", self.num_classes)
         _check_normalization(self)
         if self.layout is not None:
             check_kind(self.layout, "layout", TableLayout, "Use `TableLayout.of(3, [2, 5])`.")

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from gradveil._checks import WrongValue
 
-from ._dataset import CIFAR10, MNIST, Normalization
+from ._dataset import CIFAR10, MNIST, Normalization, check_numbers
 from ._table_layout import TableLayout
 
 Array = np.ndarray[Any, Any]
@@ -86,17 +86,14 @@ def _read_idx(path: Path, ndim: int) -> Tensor:
         content = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
     except (gzip.BadGzipFile, EOFError, zlib.error) as error:
         raise _damaged(path, "be a complete gzip file", f"`{error}`") from error
-    header_size = 4 + 4 * ndim
-    magic, expected = content[:4], bytes([0, 0, 8, ndim])  # 8: unsigned bytes
-    if magic != expected or len(content) < header_size:
-        wanted = f"be an IDX file that starts with the bytes {expected.hex()}"
-        found = f"{magic.hex() or 'nothing'} and {len(content)} bytes in all"
-        raise _damaged(path, wanted, found)
-    shape = struct.unpack(f">{ndim}I", content[4:header_size])
-    if len(content) - header_size != prod(shape):
-        expected_size = f"hold {prod(shape)} values for its shape {shape}"
-        raise _damaged(path, expected_size, f"{len(content) - header_size}")
-    return torch.from_numpy(np.frombuffer(content, np.uint8, offset=header_size).copy()).view(shape)
+    header, magic = 4 + 4 * ndim, bytes([0, 0, 8, ndim])  # 8: unsigned bytes
+    if content[:4] != magic or len(content) < header:
+        found = f"{content[:4].hex() or 'nothing'} and {len(content)} bytes in all"
+        raise _damaged(path, f"be an IDX file that starts with the bytes {magic.hex()}", found)
+    shape, values = struct.unpack(f">{ndim}I", content[4:header]), content[header:]
+    if len(values) != prod(shape):
+        raise _damaged(path, f"hold {prod(shape)} values for its shape {shape}", f"{len(values)}")
+    return torch.from_numpy(np.frombuffer(values, np.uint8).copy()).view(shape)
 
 
 def _damaged(path: Path, expected: str, found: str) -> WrongValue:
@@ -222,7 +219,7 @@ def read_npz(path: Path) -> Raw:
     values = to_values(arrays[inputs_key], f"`{inputs_key}` of `{path}`")
     labels = _to_targets(arrays[labels_key], f"`{labels_key}` of `{path}`")
     layout = _to_layout(arrays["columns"], path) if "columns" in arrays else None
-    num_classes = _to_count(arrays["num_classes"], path) if "num_classes" in arrays else None
+    num_classes = arrays["num_classes"].squeeze().tolist() if "num_classes" in arrays else None
     return Raw(values, labels, _stored_normalization(arrays, path), num_classes, path.stem, layout)
 
 
@@ -314,19 +311,11 @@ def _to_layout(array: Array, path: Path) -> TableLayout:
     return TableLayout.from_columns(array.tolist())
 
 
-def _to_count(array: Array, path: Path) -> int:
-    if array.size != 1 or array.dtype.kind not in "iu" or int(array.reshape(())) < 1:
-        found, own = f"{array.dtype} {array.tolist()}", f"Array `num_classes` of `{path}`"
-        raise WrongValue(own, "be one integer of at least 1", found, "Leave it out, or correct it.")
-    return int(array.reshape(()))
-
-
 def _stored_normalization(arrays: Mapping[str, Array], path: Path) -> Normalization | None:
-    stored = [arrays[key] for key in ("mean", "std") if key in arrays]
-    if not stored:
-        return None
-    if len(stored) == 1 or any(array.dtype.kind not in "iuf" for array in stored):
-        kinds = "only one of them" if len(stored) == 1 else str([str(a.dtype) for a in stored])
+    stored = {name: arrays[name].ravel().tolist() for name in ("mean", "std") if name in arrays}
+    for name, numbers in stored.items():
+        check_numbers(numbers, name)
+    if len(stored) == 1:
         expected = "hold both `mean` and `std` as numbers, or neither"
-        raise WrongValue(f"File `{path}`", expected, kinds, "Save floats.")
-    return Normalization(*(tuple(array.astype(float).ravel().tolist()) for array in stored))
+        raise WrongValue(f"File `{path}`", expected, "only one of them", "Save both.")
+    return Normalization(*map(tuple, stored.values())) if stored else None

@@ -45,8 +45,7 @@ def _read_cifar10() -> Raw:
 
     The files are named `cifar10_<index>_<label>.png`.
     """
-    folder = _package_file("foolbox", "data")
-    _package_file("foolbox", "data/cifar10_00_3.png")
+    folder = _package_file("foolbox", "data/cifar10_00_3.png").parent
     require("the embedded sample", "gradveil[data]", "PIL")
     from PIL import Image
 
@@ -62,9 +61,7 @@ _EMBEDDED = {"cifar10": _read_cifar10, "mnist": _read_mnist}
 def _package_file(package: str, relative: str) -> Path:
     require("the embedded sample", "gradveil[data]", package)
     spec = find_spec(package)
-    assert spec is not None
-    assert spec.origin is not None
-    path = Path(spec.origin).parent / relative
+    path = Path(str(spec and spec.origin)).parent / relative
     if not path.exists():
         raise FileNotFoundError(
             f"Package `{package}` should carry `{path}`. Found no such file. Run "
@@ -223,7 +220,7 @@ def _unknown(source: str, path: Path) -> Exception:
 
 def _made(raw: Raw, limit: int | None, normalization: Normalization | None) -> Dataset:
     """The first `limit` examples of `raw`, normalised."""
-    num_classes = raw.num_classes or _count_classes(raw)
+    num_classes = _count_classes(raw) if raw.num_classes is None else raw.num_classes
     if limit is not None and len(raw.values) == len(raw.labels):
         raw = raw._replace(values=raw.values[:limit], labels=raw.labels[:limit])
     normalization, inputs = normalization or raw.normalization, raw.values
