@@ -18,6 +18,7 @@ from ._spec import (
     build_defense,
     build_estimator,
     check_call,
+    parameters_of,
     shown_name,
     spec_of,
 )

@@ -358,10 +358,19 @@ def check_call(make: Callable[..., Any], name: str, options: Mapping[str, Any]) 
     try:
         signature.bind(**options)
     except TypeError as error:
-        parameters = signature.parameters.values()
-        known = [p.name if p.default is p.empty else f"{p.name}={p.default!r}" for p in parameters]
-        expected, own = f"fit ({', '.join(known)})", f"Parameter `options` of `{name}`"
+        expected, own = f"fit ({parameters_of(make)})", f"Parameter `options` of `{name}`"
         raise WrongValue(own, expected, f"{options!r}: {error}") from None
+
+
+def parameters_of(make: Callable[..., Any]) -> str:
+    """What a class or a function takes, with the defaults that are plain."""
+    items = []
+    for one in inspect.signature(make).parameters.values():
+        plain = isinstance(one.default, (bool, int, float, str, tuple, type(None)))
+        default = repr(one.default) if plain else "..."
+        if one.name != "_" and one.kind is not one.VAR_KEYWORD:
+            items.append(one.name if one.default is one.empty else f"{one.name}={default}")
+    return ", ".join(items)
 
 
 def _text(value: object) -> str:

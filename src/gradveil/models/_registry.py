@@ -54,8 +54,7 @@ def build_loss(
 
     Args:
         name: "bce", "cross-entropy", "mse", "next-token", or `"package.module:function"`.
-            Cross-entropy if `None`, where targets are labels; numbers do not tell which loss is
-            meant.
+            Cross-entropy if `None`, where targets are labels; numbers do not tell which is meant.
         task: What the targets are.
         allow_imports: As for `build_model`.
 
@@ -71,8 +70,7 @@ def build_loss(
             )
             raise WrongValue("loss", "be given where targets are numbers", "none", advice)
         return functional.cross_entropy if task == "classification" else class_scores_loss
-    check_kind(name, "loss", str, "Use for example 'mse'.")
-    if ":" in name:
+    if isinstance(name, str) and ":" in name:
         wanted = "a Python function of yours"
         own: LossFunction = imported(name, "loss", allow_imports, _is_function, wanted)
         return own
@@ -143,9 +141,9 @@ def build_model(
         found, advice = f"that {spec.name!r} fails with `{first_line(error)}`", "Call it in Python."
         raise WrongValue("name_or_spec", expected, found, advice) from error
     if not isinstance(model, nn.Module) or any(weight.is_meta for weight in model.parameters()):
-        kind = f"`{type(model).__name__}`{' on the device meta' * isinstance(model, nn.Module)}"
         expected = "name a factory that returns a `torch.nn.Module` with numbers in it"
-        raise WrongValue("name_or_spec", expected, f"that `{name_or_spec}` returns a {kind}")
+        found = f"that `{name_or_spec}` returns a `{type(model).__name__}`"
+        raise WrongValue("name_or_spec", expected, found, "No weight may be on the device meta.")
     return model.eval()
 
 
@@ -180,16 +178,16 @@ def build_fitting_model(
         text: As `build_model` reads it; `None` for the `default_model`.
         shape: Of one example.
         num_classes: How many classes the data has.
-        seed: Of the initial weights.
-        allow_imports: That of `build_model`.
+        seed, allow_imports: Those of `build_model`.
 
     >>> build_fitting_model("mlp", (6,), 3).layers[-1].out_features
     3
     """
     text = default_model(shape) if text is None else text
     spec = Spec.parse(text, "model")
-    registered = MODELS.get(spec.name)
-    known = [] if registered is None else [*inspect.signature(registered.build).parameters]
+    known = (
+        set(inspect.signature(MODELS[spec.name].build).parameters) if spec.name in MODELS else ()
+    )
     fitting: dict[str, Any] = {
         "num_classes": num_classes,
         "sizes": [torch.Size(shape).numel(), 32, num_classes],
@@ -198,10 +196,9 @@ def build_fitting_model(
         fitting["width"] = 16
     if len(shape) == 3:
         fitting |= {"num_channels": shape[0], "image": shape[-1]}
-    left_open = {*known} - spec.arguments.keys()
-    options = {name: value for name, value in fitting.items() if name in left_open}
+    options = {n: v for n, v in fitting.items() if n in known and n not in spec.arguments}
     model = build_model(text, seed=seed, allow_imports=allow_imports, **options)
-    if {"num_channels", "image"} & {*known} and len(shape) != 3:
+    if "num_channels" in known and len(shape) != 3:
         found = f"`{spec.name}`, which reads images (channels, height, width)"
         advice = f"Use `{default_model(shape)}`, or a model of your own."
         raise WrongValue("model", f"accept inputs of shape {tuple(shape)}", found, advice)
@@ -212,13 +209,7 @@ def count_outputs(model: nn.Module, loss_fn: LossFunction, inputs: Tensor, targe
     """How many outputs a target has; an error if model, loss and targets do not fit.
 
     For class labels, one or several for each example, it is the number of classes that the model
-    knows; for numbers, how many an example has.
-
-    Args:
-        model: Never modified.
-        loss_fn: Maps (outputs, targets) to one number.
-        inputs: A few examples.
-        targets: Those of all examples, the first of them of `inputs`.
+    knows; for numbers, how many an example has. The inputs are those of the first targets.
 
     >>> from torch.nn.functional import cross_entropy
     >>> from gradveil.models import build_model
