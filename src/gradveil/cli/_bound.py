@@ -31,19 +31,14 @@ from gradveil.scoring import Interval
 from ._loading import load_subject, typed
 from ._options import (
     AsFormat,
-    Data,
-    Device,
     Format,
-    LossName,
-    ModelName,
-    OutputKey,
-    Seed,
-    WeightsPath,
+    SubjectOptions,
     bar,
     option,
     option_of,
     options,
     useless,
+    with_fields,
 )
 
 MODEL = ("data", "model", "weights", "loss", "output", "batch_size", "defense")
@@ -106,6 +101,7 @@ ASSUMPTIONS = {
 }
 
 
+@with_fields(SubjectOptions)
 def bound(
     context: typer.Context,
     kind: Annotated[
@@ -114,11 +110,6 @@ def bound(
             help="bayesian, fisher, candidates (a defense); recognition, renyi (private training)."
         ),
     ] = "bayesian",
-    data: Data = "mnist",
-    model: ModelName = None,
-    weights: WeightsPath = None,
-    loss: LossName = None,
-    output: OutputKey = None,
     batch_size: Annotated[int, typer.Option(help="Examples in the private batch.")] = 4,
     defense: Annotated[
         str, typer.Option(help="As 'optimal-noise(scale=0.1)'; amounts may be left out.")
@@ -148,14 +139,13 @@ def bound(
         float, typer.Option(help="Each example's chance to be in a step (Poisson).")
     ] = 1.0,
     steps: Annotated[int, typer.Option(help="Releases.")] = 1,
-    seed: Seed = 0,
-    device: Device = "cpu",
     out: Annotated[Path, typer.Option(help="Folder for a sweep.")] = Path("gradveil-bound"),
     format: AsFormat = "table",
+    **others: Any,
 ) -> None:
     """Show what no attacker can do, with its assumptions, without attacking."""
-    others = {name for every in TAKES.values() for name in every} - {*TAKES[kind]}
-    useless(context, f"with `--kind {kind}`", sorted(others))
+    unread = {name for every in TAKES.values() for name in every} - {*TAKES[kind]}
+    useless(context, f"with `--kind {kind}`", sorted(unread))
     if not sweep:
         useless(context, "without `--sweep`", ["out"])
     if kind in ("recognition", "renyi"):

@@ -3,7 +3,7 @@
 import inspect
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import fields
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_type_hints
 
@@ -25,21 +25,6 @@ Data = Annotated[
         "--data", "--dataset", help="mnist, cifar10 (embedded), an .npz file, a folder, or hf:NAME."
     ),
 ]
-ModelName = Annotated[
-    str | None, typer.Option(help="A name, conv-net(width=16), or package.module:factory.")
-]
-WeightsPath = Annotated[Path | None, typer.Option(help="A state dict (no code is run).")]
-LossName = Annotated[
-    str | None,
-    typer.Option(
-        help="cross-entropy, mse, bce, next-token, or package.module:function; the first if left."
-    ),
-]
-OutputKey = Annotated[
-    str | None, typer.Option(help="The output that the loss takes, by key or number, of several.")
-]
-Seed = Annotated[int, typer.Option(help="Of everything random.")]
-Device = Annotated[str, typer.Option(help="As cpu or cuda:0.")]
 AsFormat = Annotated[Format, typer.Option(help="Tables, or JSON for machines.")]
 
 USER_ERRORS = (ValueError, TypeError, OSError, ImportError)
@@ -87,28 +72,54 @@ def given(context: typer.Context, kind: type) -> dict[str, Any]:
     return {name: context.params[name] for name in names}
 
 
-def with_fields(
-    kind: type, helps: Mapping[str, str]
-) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Give a command an option for each of these fields of a dataclass, with the field's default.
+@dataclass(frozen=True)
+class SubjectOptions:
+    """What model, on what data, with what loss: the options that `load_subject` reads."""
 
-    The command takes them as `**others`.
+    data: Data = "mnist"
+    model: Annotated[
+        str | None, typer.Option(help="A name, conv-net(width=16), or package.module:factory.")
+    ] = None
+    weights: Annotated[Path | None, typer.Option(help="A state dict (no code is run).")] = None
+    loss: Annotated[
+        str | None,
+        typer.Option(
+            help="cross-entropy, mse, bce, next-token, or package.module:function; the first if"
+            " left."
+        ),
+    ] = None
+    output: Annotated[
+        str | None,
+        typer.Option(help="The output that the loss takes, by key or number, of several."),
+    ] = None
+    seed: Annotated[int, typer.Option(help="Of everything random.")] = 0
+    device: Annotated[str, typer.Option(help="As cpu or cuda:0.")] = "cpu"
+
+
+Command = Callable[..., None]
+
+
+def with_fields(kind: type, helps: Mapping[str, str] | None = None) -> Callable[[Command], Command]:
+    """Give a command an option for each field of a dataclass, with its default, as `**others`.
+
+    Args:
+        kind: The dataclass.
+        helps: What is said of those fields that get an option; without it fields say it themselves.
     """
-    types = get_type_hints(kind)
-    defaults = {each.name: each.default for each in fields(kind)}
-    more = [
-        inspect.Parameter(
-            name,
-            inspect.Parameter.KEYWORD_ONLY,
-            default=defaults[name],
-            annotation=Annotated[types[name], typer.Option(help=text)],
-        )
-        for name, text in helps.items()
-    ]
+    types = get_type_hints(kind, include_extras=True)
+    more = []
+    for each in fields(kind):
+        if helps is None or each.name in helps:
+            told = types[each.name]
+            told = told if helps is None else Annotated[told, typer.Option(help=helps[each.name])]
+            keyword = inspect.Parameter.KEYWORD_ONLY
+            more.append(
+                inspect.Parameter(each.name, keyword, default=each.default, annotation=told)
+            )
 
-    def changed(command: Callable[..., None]) -> Callable[..., None]:
-        own = inspect.signature(command).parameters.values()
-        named = [each for each in own if each.kind is not each.VAR_KEYWORD]
+    def changed(command: Command) -> Command:
+        parameters = inspect.signature(command).parameters.values()
+        named = [each for each in parameters if each.kind is not each.VAR_KEYWORD]
         command.__signature__ = inspect.Signature([*named, *more])  # type: ignore[attr-defined]
         return command
 
