@@ -8,7 +8,7 @@ import torch
 import typer
 from torch import Tensor, nn
 
-from gradveil._checks import WrongValue, check_finite, check_seed, device_of
+from gradveil._checks import WrongValue, check_finite, check_seed, device_of, first_line
 from gradveil.audit import Subject
 from gradveil.catalog import Spec
 from gradveil.data import Dataset, load_dataset
@@ -98,17 +98,14 @@ def load_weights(model: nn.Module, path: Path) -> None:
         raise FileNotFoundError(f"It should be a file. Found that `{path}` {reason}.")
     try:
         state: Any = torch.load(path, map_location="cpu", weights_only=True)
+        unfit = [key for key, value in state.items() if value.is_complex() or type(key) is not str]
     except MemoryError:
         raise
     except Exception as error:  # torch has many kinds for a file that is cut off or foreign
         written = "be a state dict of plain tensors, as `torch.save(model.state_dict(), path)`"
-        kind = f"or holds something else, or code, which is not run ({type(error).__name__})"
+        kind = f"or holds something else, or code, which is not run ({first_line(error)})"
         found, advice = f"that `{path}` is damaged, {kind}", "Save the state dict again."
         raise WrongValue("weights", f"{written} writes it", found, advice) from None
-    if not isinstance(state, dict) or not all(isinstance(v, Tensor) for v in state.values()):
-        found, advice = f"{type(state).__name__} in `{path}`", "Save `model.state_dict()`."
-        raise WrongValue("weights", "be a state dict, tensors by name", found, advice)
-    unfit = [key for key, value in state.items() if value.is_complex() or not isinstance(key, str)]
     try:
         if unfit:
             raise RuntimeError(f"names or numbers of another kind: {unfit[:3]}")
