@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 from torch import nn
 
-from gradveil._checks import WrongType, WrongValue, check_kind, suggestion
+from gradveil._checks import WrongType, WrongValue, check_kind, first_line, suggestion
 from gradveil._imports import AllowImports, imported, makes, owned_by, takes
 from gradveil.defenses import Defense
 from gradveil.sensitivity import Estimator
@@ -133,16 +133,17 @@ class Kind(NamedTuple):
     """What that test asks for, in words."""
     fits: Callable[[Any], bool]
 
-    def find(self, name: str, allow_imports: AllowImports, argument: str = "") -> Any:
-        """The class or factory of this name, which `argument` gave."""
+    def find(self, name: str, allow_imports: AllowImports) -> Any:
+        """The class or factory of this name."""
         if ":" in name:
             return imported(name, self.word, allow_imports, self.fits, self.wanted)
         if name not in self.entries:
             own = "or, where imports are allowed, 'package.module:name' for your own"
             expected = f"be one of {', '.join(self.entries)}; {own}"
             advice = suggestion(name, self.entries).strip()
-            advice = "Build it in Python." if name.startswith("<") else advice
-            raise WrongValue(argument or f"A {self.word}", expected, f"`{name}`", advice)
+            if self.word == "part" and not advice:
+                advice = "Build it in Python." if name.startswith("<") else "Put words into quotes."
+            raise WrongValue(f"A {self.word}", expected, f"`{name}`", advice)
         return self.entries[name].build
 
 
@@ -291,7 +292,7 @@ class Spec:
         return self.with_(**self._left_out(), **inner)
 
     def build(self, kind: str, *, allow_imports: AllowImports = False) -> Any:
-        """The "defense", "attack", "estimator" or "part" of one that this describes.
+        """The "defense", "attack", "estimator", "model" or "part" of one that this describes.
 
         Args:
             kind: What it should be.
@@ -309,11 +310,16 @@ class Spec:
 
         make = KINDS[kind].find(self.name, allow_imports)
         options = {key: each(built, value) for key, value in self.arguments.items()}
-        check_call(make, self.name, options)
+        try:
+            inspect.signature(make).bind(**options)
+        except TypeError as error:
+            own, known = f"Parameter `options` of `{self.name}`", parameters_of(make)
+            raise WrongValue(own, f"fit ({known})", f"{options!r}: {error}") from None
         try:
             made = make(**options)
-        except (TypeError, ValueError) as error:
-            raise ValueError(f"`{self.name}`: {error}") from error
+        except (Exception, SystemExit) as error:  # a user's class may raise anything
+            said = error if isinstance(error, (TypeError, ValueError)) else first_line(error)
+            raise ValueError(f"`{self.name}`: {said}") from error
         if kind != "part" and not KINDS[kind].fits(type(made)):
             found = f"that '{self}' gives a {type(made).__name__}"
             raise WrongValue(f"A {kind}", f"be {KINDS[kind].wanted}", found)
@@ -347,19 +353,6 @@ def _leaves(value: Any) -> Iterator[Any]:
         yield from _leaves(part)
     if not isinstance(value, (list, tuple)):
         yield value
-
-
-def check_call(make: Callable[..., Any], name: str, options: Mapping[str, Any]) -> None:
-    """Require options that `make` takes."""
-    try:
-        signature = inspect.signature(make)
-    except (TypeError, ValueError):
-        return  # built in C, say: calling it will tell
-    try:
-        signature.bind(**options)
-    except TypeError as error:
-        expected, own = f"fit ({parameters_of(make)})", f"Parameter `options` of `{name}`"
-        raise WrongValue(own, expected, f"{options!r}: {error}") from None
 
 
 def parameters_of(make: Callable[..., Any]) -> str:

@@ -46,7 +46,7 @@ def load_model(
         raise WrongValue("--model", expected, "none, and there is no usual one")
     name = default_model(shape) if name is None else name
     check_seed(seed, "--seed")
-    with option("--model", "name_or_spec", "options", "model"):
+    with option("--model", "options", "model"):
         model = build_fitting_model(name, shape, data.num_classes, seed, allow_imports=True)
     if weights is not None:
         with option("--weights", "weights"):

@@ -105,7 +105,7 @@ def train(
         useless(context, "without `--out`", ["checkpoint_every", "resume"])
     chosen = {**given(context, TrainingConfig), "seed": seed or 0}
     with options(
-        context, held_out_start="--held-out", loss_fn="--model", name_or_spec="--model",
+        context, held_out_start="--held-out", loss_fn="--model",
         kind="--partition", targets="--clients", source="--data",
     ):  # fmt: skip
         config = TrainingConfig(**chosen, secure=seed is None)
@@ -137,7 +137,7 @@ def _checked_examples(config: TrainingConfig, out: Path | None) -> Split:
         private_defense(config, allow_imports=True)
     with option("--data", "source", "data", held_out="--held-out", held_out_start="--held-out"):
         examples = load_split(config)
-    with option("--model", "name_or_spec", "options", "model", targets="--data"):
+    with option("--model", "options", "model", targets="--data"):
         check_usable(initial_model(config, examples, allow_imports=True))
     if out is not None:
         with option("--out", "out"):

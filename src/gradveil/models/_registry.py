@@ -9,9 +9,9 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from gradveil._batches import Task, check_labels, task_of
-from gradveil._checks import WrongValue, check_choice, check_kind, check_seed, first_line
+from gradveil._checks import WrongValue, check_choice, check_seed
 from gradveil._imports import AllowImports, imported, is_of_a_user
-from gradveil.catalog import KINDS, MODELS, Spec, check_call
+from gradveil.catalog import MODELS, Spec
 from gradveil.messages import (
     LossFunction,
     check_loss,
@@ -112,7 +112,7 @@ def build_model(
         seed: Seed of the initial weights.
         allow_imports: Whether import paths are allowed, whose code is then run: True for text of
             the local user's own, or the paths that are allowed.
-        options: Passed on to the model's class or factory; they go before those in the text.
+        options: Plain values; they go before those in the text.
 
     >>> import torch
     >>> model = build_model("mlp(sizes=[4, 8, 3])", seed=1)
@@ -120,30 +120,14 @@ def build_model(
     >>> torch.equal(model.layers[1].weight, same.layers[1].weight)
     True
     """
-    check_kind(name_or_spec, "name_or_spec", str, "Use for example 'mlp'.")
     check_seed(seed)
-    spec = Spec.parse(name_or_spec, "model")
-    factory = KINDS["model"].find(spec.name, allow_imports, "name_or_spec")
-    for value in spec.arguments.values():
-        if isinstance(value, Spec):
-            found, advice = f"`{value}` in `{spec}`", "Put words into quotes."
-            raise WrongValue("name_or_spec", "have plain values as options", found, advice)
-    options = {**spec.arguments, **options}
-    check_call(factory, spec.name, options)
-    try:
-        with torch.random.fork_rng(devices=[]):
-            torch.default_generator.manual_seed(seed)  # CPU only; torch.manual_seed seeds GPUs too
-            model = factory(**options)
-    except (Exception, SystemExit) as error:  # a user's factory may raise anything
-        if spec.name in MODELS:
-            raise
-        expected = "name a factory that returns a model"
-        found, advice = f"that {spec.name!r} fails with `{first_line(error)}`", "Call it in Python."
-        raise WrongValue("name_or_spec", expected, found, advice) from error
-    if not isinstance(model, nn.Module) or any(weight.is_meta for weight in model.parameters()):
-        expected = "name a factory that returns a `torch.nn.Module` with numbers in it"
-        found = f"that `{name_or_spec}` returns a `{type(model).__name__}`"
-        raise WrongValue("name_or_spec", expected, found, "No weight may be on the device meta.")
+    spec = Spec.parse(name_or_spec, "model").with_(**options)
+    with torch.random.fork_rng(devices=[]):
+        torch.default_generator.manual_seed(seed)  # CPU only; torch.manual_seed seeds GPUs too
+        model: nn.Module = spec.build("model", allow_imports=allow_imports)
+    if any(weight.is_meta for weight in model.parameters()):
+        expected = "have numbers as weights"
+        raise WrongValue(f"The model `{spec.name}`", expected, "weights on the device meta")
     return model.eval()
 
 
