@@ -54,8 +54,8 @@ Settings = Mapping[str, Any]
 """What a cell depends on: JSON (numbers, words, lists, dicts), with a seed if it draws."""
 
 CellFunction = Callable[..., Mapping[str, Any]]
-"""Maps settings, or settings and what the runner holds, to JSON values, tensors and arrays. All it
-draws comes from generators seeded by its settings, all it reads is named by them."""
+"""Maps settings, or settings and what the runner holds, to JSON values, tensors and arrays. All
+that it draws and reads is determined by its settings."""
 
 Stop = Literal["interrupted", "time budget"]
 

@@ -150,6 +150,9 @@ class Kind(NamedTuple):
 AMOUNTS = {"noise_multiplier": 1.0, "scale": 1.0, "ratio": 0.5, "step": 1.0, "clip": 1.0}
 """What says how much a defense does, each with a placeholder for one that is left out."""
 
+SETTLED = {"scale", "ratio", "utility_budget", "target_error"}
+"""With one of these a defense leaves nothing out."""
+
 _FITS: dict[str, Callable[[type], bool]] = {
     "defense": lambda kind: issubclass(kind, Defense),
     "attack": partial(takes, count=2),
@@ -211,7 +214,6 @@ class Spec:
         own = f"Parameter `arguments` of `{self.name}`"
         if not all(isinstance(key, str) and key.isidentifier() for key in self.arguments):
             raise WrongValue(own, "have options as keys", str([*self.arguments]))
-
         for value in _leaves([*self.arguments.values()]):
             plain = isinstance(value, (bool, int, float, str, type(None), Spec))
             if not plain or value != value:
@@ -223,12 +225,8 @@ class Spec:
     def parse(cls, text: str, what: str = "specification") -> "Spec":
         """The specification that a text is; nothing in it is evaluated or imported.
 
-        It may hold ``<words>`` for values without a specification, as `spec_of` writes them. Such
-        a specification can be shown, but not built.
-
-        Args:
-            text: As `gradient-pruning(ratio=0.9, noise=gradient-noise(0.1))`.
-            what: What it stands for, for error messages.
+        ``<words>`` stand for values without a specification, as `spec_of` writes them: such a
+        specification can be shown, but not built. Errors name what it is for, as "defense".
         """
         check_kind(text, "spec", str, f"Give the text of a {what}, as `name(option=value)`.")
         return _Reader(text, what).spec()
@@ -294,19 +292,14 @@ class Spec:
     def build(self, kind: str, *, allow_imports: AllowImports = False) -> Any:
         """The "defense", "attack", "estimator", "model" or "part" of one that this describes.
 
-        Args:
-            kind: What it should be.
-            allow_imports: Whether names may be import paths, whose code is then run: True for text
-                that the local user typed, or the paths that are allowed. Never for text that comes
-                from elsewhere.
+        Names may be import paths, whose code is then run, where `allow_imports` is True, for text
+        that the local user typed, or lists them. Never for text that comes from elsewhere.
         """
 
         def built(value: Any) -> Any:
-            return (
-                value.build("part", allow_imports=allow_imports)
-                if isinstance(value, Spec)
-                else value
-            )
+            if isinstance(value, Spec):
+                return value.build("part", allow_imports=allow_imports)
+            return value
 
         make = KINDS[kind].find(self.name, allow_imports)
         options = {key: each(built, value) for key, value in self.arguments.items()}
@@ -328,12 +321,7 @@ class Spec:
     def _left_out(self) -> dict[str, float]:
         """Placeholders for the amounts that a registered defense needs and this does not give."""
         given = self.arguments.keys()
-        if self.name not in DEFENSES or given & {
-            "scale",
-            "ratio",
-            "utility_budget",
-            "target_error",
-        }:
+        if self.name not in DEFENSES or given & SETTLED:
             return {}
         takes = inspect.signature(DEFENSES[self.name].build).parameters
         needed = {n for n, p in takes.items() if n == "clip" or p.default in (p.empty, None)}

@@ -71,10 +71,7 @@ def _package_file(package: str, relative: str) -> Path:
 
 
 def _read_hub(name: str, split: str, limit: int | None) -> Raw:
-    """The first `limit` images of one split of `NAME`.
-
-    Known names (`.../mnist`, `.../cifar10`) are normalised by their usual constants.
-    """
+    """The first `limit` images of a split; `.../mnist` and `.../cifar10` have usual constants."""
     require("data from the hub", "gradveil[data]", "datasets", "PIL")
     try:
         dataset = import_module("datasets").load_dataset(name, split=split)
@@ -134,20 +131,20 @@ def load_dataset(
               and `y`). Images of uint8 are scaled from 0-255 to [0, 1] before normalising; floats
               are taken as they are, in any shape (tables too). Integer targets are labels, one or
               several for each example; floats are numbers. `tokens` in place of inputs are ids,
-              and their own targets if they are alone. `columns`, the number of the column of each
-              entry, says which entries of a table's rows are one column of categories;
+              and their own targets if they are alone. `columns` says of each entry of a table's
+              rows which column it belongs to: several of one column are its categories;
             - `"hf:NAME"`: from the Hugging Face hub (`pip install gradveil[data]`).
 
             A path that is spelled like a name is written `./mnist`.
         split: `"train"` or `"test"` of a folder; without it the test split, on which the paper
             works, or the train split if that is all there is. Hub names take any split (default
-            `"test"`). Embedded samples and `.npz` files have none.
+            `"test"`), others none.
         limit: Take only the first `limit` examples (all, if there are fewer).
         normalization: `"mnist"`, `"cifar10"`, `"none"` or a pair of means and standard deviations,
-            in place of the source's own: MNIST's and CIFAR-10's usual constants, what an `.npz`
-            file holds as `mean` and `std`, or none. Floats are not changed by it: it says what they
-            were normalised with. Without it, floats beyond [0, 1] are taken to span their observed
-            range (of each feature for a table, of the whole array otherwise).
+            in place of the source's own: usual constants, what an `.npz` file holds as `mean` and
+            `std`, or none. Floats are not changed by it: it says what they were normalised with.
+            Without it, floats beyond [0, 1] are taken to span their observed range (of each feature
+            for a table, of the whole array otherwise).
 
     >>> load_dataset("cifar10", limit=8)
     Dataset(name='cifar10', inputs=(8, 3, 32, 32), num_classes=10, mean=(0.4914, 0.4822, 0.4465), \

@@ -103,15 +103,14 @@ def build_model(
     """Build a model on the CPU, in eval mode, its initial weights a function of `seed` alone.
 
     The global random state of torch is the same before and after. A user's factory should draw its
-    weights from it (as torch's layers do); randomness from elsewhere is not governed by `seed`.
+    weights from it, as torch's layers do.
 
     Args:
         name_or_spec: One of `model_names`, with options if need be (`conv-net(width=16)`),
             or `"package.module:factory"`: a subclass of `nn.Module`, or a Python function that
             returns one.
         seed: Seed of the initial weights.
-        allow_imports: Whether import paths are allowed, whose code is then run: True for text of
-            the local user's own, or the paths that are allowed.
+        allow_imports: Whether import paths are allowed, as for `build_defense`.
         options: Plain values; they go before those in the text.
 
     >>> import torch
@@ -134,9 +133,6 @@ def build_model(
 def default_model(shape: Sequence[int]) -> str:
     """The paper's model for images of its sizes, a small perceptron for everything else.
 
-    Args:
-        shape: Of one example.
-
     >>> default_model((1, 28, 28)), default_model((3, 32, 32)), default_model((6,))
     ('simple-conv-net', 'conv-net', 'mlp')
     """
@@ -156,13 +152,7 @@ def build_fitting_model(
     """A model by name in the sizes of the data, or the user's own factory as it is.
 
     Options that the text gives, as in `conv-net(width=16)`, go before those that fit the data. A
-    width that is left open is 16, for quick runs.
-
-    Args:
-        text: As `build_model` reads it; `None` for the `default_model`.
-        shape: Of one example.
-        num_classes: How many classes the data has.
-        seed, allow_imports: Those of `build_model`.
+    width that is left open is 16, for quick runs. Without a text it is the `default_model`.
 
     >>> build_fitting_model("mlp", (6,), 3).layers[-1].out_features
     3
