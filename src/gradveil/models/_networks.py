@@ -23,16 +23,6 @@ def check_counts(**numbers: int) -> None:
         check_count(number, name)
 
 
-def build_activation(name: str) -> nn.Module:
-    """A new module of the activation `name`.
-
-    >>> build_activation("tanh")
-    Tanh()
-    """
-    check_choice(name, "activation", _ACTIVATIONS)
-    return _ACTIVATIONS[name]()
-
-
 class ConvNet(nn.Module):
     """Eight 3x3 convolutions with BatchNorm, two max-pools of 3, one linear layer.
 
@@ -54,7 +44,6 @@ class ConvNet(nn.Module):
         width: int = 64,
         num_classes: int = 10,
         num_channels: int = 3,
-        activation: str = "leaky_relu",
     ) -> None:
         super().__init__()
         check_counts(width=width, num_classes=num_classes, num_channels=num_channels)
@@ -67,7 +56,7 @@ class ConvNet(nn.Module):
             layers += [
                 nn.Conv2d(channels, multiple * width, kernel_size=3, padding=1),
                 nn.BatchNorm2d(multiple * width),
-                build_activation(activation),
+                nn.LeakyReLU(),
             ]
             channels = multiple * width
         self.conv_layers = nn.Sequential(*layers)
@@ -196,9 +185,10 @@ class MLP(nn.Module):
         if not whole or len(sizes) < 2 or min(sizes) < 1:
             expected = "hold at least two positive sizes, of inputs first and of logits last"
             raise WrongValue("sizes", expected, str(sizes), "Try `[784, 32, 10]`.", True)
+        check_choice(activation, "activation", _ACTIVATIONS)
         layers: list[nn.Module] = [nn.Flatten()]
         for inputs, outputs in pairwise(sizes):
-            layers += [nn.Linear(inputs, outputs), build_activation(activation)]
+            layers += [nn.Linear(inputs, outputs), _ACTIVATIONS[activation]()]
         self.layers = nn.Sequential(*layers[:-1])  # no activation on the logits
 
     def forward(self, inputs: Tensor) -> Tensor:
