@@ -35,8 +35,7 @@ def imported(
         path: The import path.
         what: What it is for, as "defense".
         allow_imports: Whether imports are allowed, or which.
-        fits: Whether what was found is of the kind that is wanted.
-        wanted: That kind in words, as "a Python function of yours".
+        fits, wanted: Whether what was found is of the kind that is wanted, and that kind in words.
     """
     _check_allowed(path, what, allow_imports)
     own = f"A {what} of your own"

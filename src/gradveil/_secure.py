@@ -376,12 +376,6 @@ def clip_for_grid(clip: float, entries: int, step: float, *, rounded: str = "eac
     rounded one by one, and their sum is exact). Where only the sum of a batch is rounded, adding an
     example may move it by a whole step more in each entry: C - √d · step ("sum").
 
-    Args:
-        clip: The sensitivity C that is accounted for.
-        entries: Of the vector, d.
-        step: Of the grid.
-        rounded: "each" or "sum".
-
     >>> round(clip_for_grid(1.0, 10_000, 1e-4), 6)
     0.995
     """
@@ -406,12 +400,8 @@ def release_on_grid(
     `clip_for_grid` gives the norm to clip to. The arithmetic before (gradients, sums) is not
     covered: `ClippedMessage` says how sums are kept within the clip.
 
-    Args:
-        values: What to release.
-        std: The standard deviation of the noise. With a tensor in the shape of the values each
-            entry has a step of its own, and norms are those of values / std.
-        generator: A `SecureGenerator`; a plain one for runs to repeat.
-        bits: The fineness of the grid.
+    With a tensor of levels in the shape of the values each entry has a step of its own, and norms
+    are those of values / std. A plain generator is for runs to repeat.
 
     >>> sent = release_on_grid(torch.ones(3), 0.5, torch.Generator().manual_seed(0), bits=4)
     >>> (sent / grid_step(0.5, bits=4)) % 1

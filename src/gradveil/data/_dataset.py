@@ -98,17 +98,14 @@ def observed_normalization(inputs: Tensor) -> Normalization:
 class Dataset:
     """Examples as a model reads them, and the way back to pixels.
 
-    `pixels = inputs * std + mean` in every channel, and `range` is where pixels lie in
-    [0, 1]. For data that came as floats of unknown units, `mean` and `std` are chosen such that
-    this holds with the observed range (see `load_dataset`).
+    `pixels = inputs * std + mean` in every channel, and `range` is where pixels lie in [0, 1].
 
     Args:
         inputs: Normalised inputs, float, of shape (N, C, H, W) for images, (N, ...) otherwise; or
             the ids of tokens, int64.
         targets: Class labels, int64, of shape (N,), from 0 to `num_classes - 1`. Or, of shape
             (N, ...): several labels for each example (segmentation, sequences), or numbers, float.
-        mean: Mean of each channel in [0, 1] units; one number holds for all channels.
-        std: Standard deviation of each channel, likewise.
+        mean, std: Of each channel in [0, 1] units; one number holds for all channels.
         num_classes: Number of classes; where targets are numbers, how many each example has.
         name: Name for reports.
         layout: Which entries are which columns, for the rows of a table with categories.
@@ -189,11 +186,7 @@ class Dataset:
         return replace(self, inputs=self.inputs.to(device), targets=self.targets.to(device))
 
     def to_pixels(self, inputs: Tensor) -> Tensor:
-        """`inputs` (of this data set, or reconstructions of them) in [0, 1] units, not clamped.
-
-        Args:
-            inputs: Normalised inputs, of shape (..., C, H, W) for images.
-        """
+        """Inputs, or reconstructions of them, in [0, 1] units, not clamped."""
         return inputs * self._per_channel(self.std, inputs) + self._per_channel(self.mean, inputs)
 
     @property

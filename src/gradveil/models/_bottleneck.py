@@ -58,11 +58,8 @@ def with_bottleneck(
     see what one reaches who does not, give it the copy with `noise_seed=None`, which has the same
     weights and the mean of ε; freeze bottleneck and last layer in it to leave these out.
 
-    Args:
-        model: Any module with a linear layer; it is not changed.
-        size: Of the bottleneck.
-        noise_seed: Of ε in eval mode; `None`: ε = 0 there.
-        seed: Of the bottleneck's initial weights.
+    The seed is that of the bottleneck's initial weights, `noise_seed` that of ε in eval mode, where
+    ε = 0 if it is `None`.
 
     >>> layers = nn.Sequential(nn.Linear(4, 6), nn.Tanh(), nn.Linear(6, 2)).eval()
     >>> [name for name, _ in with_bottleneck(layers, size=3).named_parameters()][2:5]
