@@ -105,8 +105,8 @@ def check_classes(count: Any, name: str = "num_classes") -> None:
     """Require a number of classes, for each of which a model can have an output."""
     check_count(count, name)
     if count > MOST_CLASSES:
-        found, advice = f"a number of {count.bit_length()} bits", "Number the classes from 0."
-        raise WrongValue(name, f"be at most {MOST_CLASSES}", found, advice)
+        found = str(count) if count < 2**63 else f"a number of {count.bit_length()} bits"
+        raise WrongValue(name, f"be at most {MOST_CLASSES}", found, "Number the classes from 0.")
 
 
 def check_shape(shape: Any, name: str) -> None:

@@ -16,7 +16,7 @@ SHARED = [
     ("--data names.npz", "Option `--data`", "none"),
     ("--data integers.npz", "Option `--data`", "int64"),
     ("--data ignored.npz", "Option `--data`", "-100"),
-    ("--data large.npz", "Option `--data`", str(2**40 + 2)),
+    ("--data large.npz", "Option `--data`", str(2**40 + 3)),
     ("--data ~nobody-here/x.npz", "Option `--data`", "~nobody-here"),
     ("--dataset mnits", "Option `--data`", "Did you mean `mnist`"),
     ("--dataset=", "Option `--dataset`", "''"),

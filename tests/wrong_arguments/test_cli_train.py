@@ -11,7 +11,7 @@ TRAIN = [
     ("--data missing.npz", "Option `--data`", "missing.npz"),
     ("--data cut.npz", "Option `--data`", "cut.npz"),
     ("--data ignored.npz", "Option `--data`", "-100"),
-    ("--data large.npz", "Option `--data`", str(2**40 + 2)),
+    ("--data large.npz", "Option `--data`", str(2**40 + 3)),
     ("--data floats.npz", "Option `--data`", "float32"),
     ("--data nan.npz", "Option `--data`", "NaN"),
     ("--data folder", "Option `--data`", "nothing"),

@@ -84,7 +84,7 @@ IMAGES, LABELS = np.zeros((4, 8, 8), dtype=np.uint8), np.array([0, 1, 2, 0])
         ({"images": IMAGES, "labels": LABELS.astype(float)}, "labels", "float64"),
         ({"images": IMAGES, "labels": LABELS[:2]}, "file", "2 labels"),
         ({"images": IMAGES, "labels": LABELS - 100}, "file", "-100"),
-        ({"images": IMAGES, "labels": LABELS + 2**40}, "file", str(2**40 + 2)),
+        ({"images": IMAGES, "labels": LABELS + 2**40}, "num_classes", str(2**40 + 3)),
         ({"images": IMAGES, "labels": LABELS.astype(np.uint64) + 2**63}, "labels", "uint64"),
         ({"images": IMAGES.astype(complex), "labels": LABELS}, "images", "complex128"),
         ({"images": IMAGES.astype(np.int32), "labels": LABELS}, "images", "int32"),

@@ -189,6 +189,11 @@ class Dataset:
         """Inputs, or reconstructions of them, in [0, 1] units, not clamped."""
         return inputs * self._per_channel(self.std, inputs) + self._per_channel(self.mean, inputs)
 
+    def from_pixels(self) -> Dataset:
+        """The same examples, whose inputs are pixels in [0, 1] yet, normalised."""
+        mean = self._per_channel(self.mean, self.inputs)
+        return replace(self, inputs=(self.inputs - mean) / self._per_channel(self.std, self.inputs))
+
     @property
     def range(self) -> tuple[Tensor, Tensor]:
         """Lowest and highest normalised value of each channel, shaped to broadcast with inputs."""

@@ -10,7 +10,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from gradveil._batches import MOST_CLASSES
 from gradveil._checks import WrongValue, check_count, check_kind, first_line, suggestion
 from gradveil._extras import require
 
@@ -220,37 +219,17 @@ def _made(raw: Raw, limit: int | None, normalization: Normalization | None) -> D
     num_classes = _count_classes(raw) if raw.num_classes is None else raw.num_classes
     if limit is not None and len(raw.values) == len(raw.labels):
         raw = raw._replace(values=raw.values[:limit], labels=raw.labels[:limit])
-    normalization, inputs = normalization or raw.normalization, raw.values
-    if inputs.dtype == torch.uint8:
-        inputs, normalization = _normalize(inputs, normalization or IDENTITY)
-    elif inputs.dtype == torch.int64:
-        normalization = IDENTITY
-    else:
-        normalization = normalization or observed_normalization(inputs)
     targets = raw.labels if raw.labels.is_floating_point() else raw.labels.long()
-    return Dataset(inputs, targets, *normalization, num_classes, raw.name, raw.layout)
+    pixels, tokens = raw.values.dtype == torch.uint8, raw.values.dtype == torch.int64
+    inputs = raw.values.float() / 255 if pixels else raw.values
+    known = None if tokens else normalization or raw.normalization
+    mean, std = known or (IDENTITY if pixels or tokens else observed_normalization(inputs))
+    data = Dataset(inputs, targets, mean, std, num_classes, raw.name, raw.layout)
+    return data.from_pixels() if pixels else data
 
 
 def _count_classes(raw: Raw) -> int:
     """The largest label and one; of targets that are numbers, how many an example has."""
     if raw.labels.is_floating_point():
         return max(1, raw.labels.shape[1:].numel())
-    most = int(raw.labels.max()) if raw.labels.numel() else 0
-    if most >= MOST_CLASSES:
-        expected = f"have labels from 0 to {MOST_CLASSES - 1} at most"
-        advice = "Number the classes from 0, without gaps."
-        raise WrongValue(f"Data set `{raw.name}`", expected, f"the label {most}", advice)
-    return max(1, most + 1)
-
-
-def _normalize(values: Tensor, normalization: Normalization) -> tuple[Tensor, Normalization]:
-    """Pixels of 0 to 255, normalised; one number for all channels is repeated for each."""
-    channels = values.shape[1] if values.ndim == 4 else 1
-    mean, std = (x * channels if len(x) == 1 else x for x in normalization)
-    if (len(mean), len(std)) != (channels, channels):
-        each = "one mean and one standard deviation, or one of each for each of"
-        found = f"`mean={mean}` and `std={std}`"
-        raise WrongValue("normalization", f"hold {each} the {channels} channels", found)
-    shape = (-1, *[1] * (values.ndim - 2))
-    centred = values.float() / 255 - torch.tensor(mean).reshape(shape)
-    return centred / torch.tensor(std).reshape(shape), Normalization(mean, std)
+    return max(1, int(raw.labels.max()) + 1 if raw.labels.numel() else 0)
