@@ -21,7 +21,9 @@ from gradveil.messages import LocalSteps
 
 from ._loading import load_subject, typed
 from ._options import (
+    HELPS,
     AsFormat,
+    Data,
     Format,
     SubjectOptions,
     bar,
@@ -38,9 +40,10 @@ QUICK = ("gradient-noise", "optimal-noise")
 """The defenses of a quick audit."""
 
 
-@with_fields(SubjectOptions)
+@with_fields(SubjectOptions, HELPS)
 def run_audit(
     context: typer.Context,
+    data: Data = "mnist",
     batch_size: Annotated[int, typer.Option(help="Examples in a private batch.")] = 4,
     batches: Annotated[int, typer.Option(help="Private batches.")] = 1,
     seeds: Annotated[int, typer.Option(help="How often each is defended and attacked.")] = 1,

@@ -30,7 +30,9 @@ from gradveil.scoring import Interval
 
 from ._loading import load_subject, typed
 from ._options import (
+    HELPS,
     AsFormat,
+    Data,
     Format,
     SubjectOptions,
     bar,
@@ -101,7 +103,7 @@ ASSUMPTIONS = {
 }
 
 
-@with_fields(SubjectOptions)
+@with_fields(SubjectOptions, HELPS)
 def bound(
     context: typer.Context,
     kind: Annotated[
@@ -110,6 +112,7 @@ def bound(
             help="bayesian, fisher, candidates (a defense); recognition, renyi (private training)."
         ),
     ] = "bayesian",
+    data: Data = "mnist",
     batch_size: Annotated[int, typer.Option(help="Examples in the private batch.")] = 4,
     defense: Annotated[
         str, typer.Option(help="As 'optimal-noise(scale=0.1)'; amounts may be left out.")

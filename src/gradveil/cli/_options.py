@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal, get_type_hints
 import typer
 from click.core import ParameterSource
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
+from rich.progress import Progress
 
 from gradveil._checks import WrongArgument, WrongValue
 
@@ -74,48 +74,47 @@ def given(context: typer.Context, kind: type) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class SubjectOptions:
-    """What model, on what data, with what loss: the options that `load_subject` reads."""
+    """What model, beside the data, and with what loss: what `load_subject` reads."""
 
-    data: Data = "mnist"
-    model: Annotated[
-        str | None, typer.Option(help="A name, conv-net(width=16), or package.module:factory.")
-    ] = None
-    weights: Annotated[Path | None, typer.Option(help="A state dict (no code is run).")] = None
-    loss: Annotated[
-        str | None,
-        typer.Option(
-            help="cross-entropy, mse, bce, next-token, or package.module:function; the first if"
-            " left."
-        ),
-    ] = None
-    output: Annotated[
-        str | None,
-        typer.Option(help="The output that the loss takes, by key or number, of several."),
-    ] = None
-    seed: Annotated[int, typer.Option(help="Of everything random.")] = 0
-    device: Annotated[str, typer.Option(help="As cpu or cuda:0.")] = "cpu"
+    model: str | None = None
+    weights: Path | None = None
+    loss: str | None = None
+    output: str | None = None
+    seed: int = 0
+    device: str = "cpu"
+
+
+HELPS = {
+    "model": "A name, conv-net(width=16), or package.module:factory.",
+    "weights": "A state dict (no code is run).",
+    "loss": "cross-entropy, mse, bce, next-token, or package.module:function; the first if left.",
+    "output": "The output that the loss takes, by key or number, of several.",
+    "seed": "Of everything random.",
+    "device": "As cpu or cuda:0.",
+}
 
 
 Command = Callable[..., None]
 
 
-def with_fields(kind: type, helps: Mapping[str, str] | None = None) -> Callable[[Command], Command]:
-    """Give a command an option for each field of a dataclass, with its default, as `**others`.
+def with_fields(kind: type, helps: Mapping[str, str]) -> Callable[[Command], Command]:
+    """Give a command options for some fields of a dataclass, with their defaults, as `**others`.
 
     Args:
         kind: The dataclass.
-        helps: What is said of those fields that get an option; without it fields say it themselves.
+        helps: These fields, and what is said of them.
     """
-    types = get_type_hints(kind, include_extras=True)
-    more = []
-    for each in fields(kind):
-        if helps is None or each.name in helps:
-            told = types[each.name]
-            told = told if helps is None else Annotated[told, typer.Option(help=helps[each.name])]
-            keyword = inspect.Parameter.KEYWORD_ONLY
-            more.append(
-                inspect.Parameter(each.name, keyword, default=each.default, annotation=told)
-            )
+    types, keyword = get_type_hints(kind), inspect.Parameter.KEYWORD_ONLY
+    more = [
+        inspect.Parameter(
+            each.name,
+            keyword,
+            default=each.default,
+            annotation=Annotated[types[each.name], typer.Option(help=helps[each.name])],
+        )
+        for each in fields(kind)
+        if each.name in helps
+    ]
 
     def changed(command: Command) -> Command:
         parameters = inspect.signature(command).parameters.values()
@@ -155,13 +154,7 @@ def bar(console: Console) -> Iterator[Tell]:
     if not console.is_terminal:
         yield _lines(console)
         return
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        TaskProgressColumn(),
-        TimeRemainingColumn(),
-    )
-    with Progress(*columns, console=console, transient=True, speed_estimate_period=120) as shown:
+    with Progress(console=console, transient=True, speed_estimate_period=120) as shown:
         task = shown.add_task("starting", total=1.0)
         yield lambda what, share: shown.update(task, description=what, completed=share)
 

@@ -30,6 +30,7 @@ from gradveil.federated import (
 
 from ._loading import check_usable
 from ._options import (
+    HELPS,
     AsFormat,
     Data,
     Format,
@@ -42,7 +43,7 @@ from ._options import (
 )
 
 OPTIONS = {
-    "model": "A name, conv-net(width=16), or package.module:factory.",
+    "model": HELPS["model"],
     "defense": "As in Python: 'optimal-noise(scale=0.1)'.",
     "clients": "Clients.",
     "batch_size": "Examples of each client in a round.",
@@ -64,7 +65,7 @@ OPTIONS = {
     ),
     "target_epsilon": "With private-noise: solve for the noise, end before ε exceeds this.",
     "delta": "δ of that ε.",
-    "device": "As cpu or cuda:0.",
+    "device": HELPS["device"],
 }
 """Fields of the configuration, and what the command says of them."""
 
