@@ -77,7 +77,7 @@ def test_an_infinite_option_comes_back() -> None:
 @pytest.mark.parametrize("name", DEFENSES)
 def test_a_completed_defense_can_be_built(name: str) -> None:
     spec = Spec.parse("qsgd(8)" if name == "qsgd" else name)
-    assert spec.completed().missing == frozenset()
+    assert spec.completed().missing == {}
     assert type(build_defense(spec.completed())) is DEFENSES[name].build
 
 

@@ -273,21 +273,23 @@ class Spec:
         return amounts
 
     @property
-    def missing(self) -> frozenset[str]:
-        """Which amounts a defense leaves out: "scale", "ratio", "clip", or "noise" (its scale).
+    def missing(self) -> dict[str, Any]:
+        """The amounts that a defense leaves out, or its noise does, each with a placeholder.
 
-        >>> sorted(Spec.parse("optimal-pruning(noise=optimal-noise)").missing)
-        ['noise', 'ratio']
+        >>> Spec.parse("optimal-pruning(noise=optimal-noise)").missing
+        {'ratio': 0.5, 'noise': Spec.parse('optimal-noise(scale=1.0)')}
         """
-        noise = self.arguments.get("noise")
-        inner = {"noise"} if isinstance(noise, Spec) and noise._left_out() else set()
-        return frozenset({*self._left_out(), *inner})
+        noise, given = self.arguments.get("noise"), self.arguments.keys()
+        inner = {"noise": noise.completed()} if isinstance(noise, Spec) and noise.missing else {}
+        if self.name not in DEFENSES or given & SETTLED:
+            return inner
+        takes = inspect.signature(DEFENSES[self.name].build).parameters
+        needed = {n for n, p in takes.items() if n == "clip" or p.default in (p.empty, None)}
+        return {n: usual for n, usual in AMOUNTS.items() if n in needed - given} | inner
 
     def completed(self) -> "Spec":
         """The same with a placeholder for every amount that is missing."""
-        noise = self.arguments.get("noise")
-        inner = {"noise": noise.completed()} if isinstance(noise, Spec) else {}
-        return self.with_(**self._left_out(), **inner)
+        return self.with_(**self.missing)
 
     def build(self, kind: str, *, allow_imports: AllowImports = False) -> Any:
         """The "defense", "attack", "estimator", "model" or "part" of one that this describes.
@@ -317,15 +319,6 @@ class Spec:
             found = f"that '{self}' gives a {type(made).__name__}"
             raise WrongValue(f"A {kind}", f"be {KINDS[kind].wanted}", found)
         return made
-
-    def _left_out(self) -> dict[str, float]:
-        """Placeholders for the amounts that a registered defense needs and this does not give."""
-        given = self.arguments.keys()
-        if self.name not in DEFENSES or given & SETTLED:
-            return {}
-        takes = inspect.signature(DEFENSES[self.name].build).parameters
-        needed = {n for n, p in takes.items() if n == "clip" or p.default in (p.empty, None)}
-        return {n: usual for n, usual in AMOUNTS.items() if n in needed - given}
 
 
 def each(change: Callable[[Any], Any], value: Any) -> Any:

@@ -1,7 +1,7 @@
 """Strengths of defenses: one number, from nearly nothing to far too much."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
@@ -157,7 +157,7 @@ def _axis(asked: str | Defense, subject: Audited, usual: Usual) -> Axis:
 
 
 def _filled(
-    spec: Spec, missing: frozenset[str], subject: Audited, usual: Usual
+    spec: Spec, missing: Collection[str], subject: Audited, usual: Usual
 ) -> dict[str, object]:
     """Usual values for what is not varied."""
     values: dict[str, object] = {}
