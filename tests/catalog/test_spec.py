@@ -216,3 +216,12 @@ def test_the_name_of_a_local_class_is_read_back() -> None:
 )
 def test_amounts(text: str, amounts: list[tuple[str, float]]) -> None:
     assert Spec.parse(text).amounts == amounts
+
+
+def test_what_has_options_only_is_not_imported() -> None:
+    """So a client that reads a server's text imports no attack."""
+    code = (
+        "import sys; from gradveil.catalog import Spec; Spec.parse('adaptive(restarts=1)')\n"
+        "assert not [name for name in sys.modules if name.startswith('gradveil.attacks')]"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)

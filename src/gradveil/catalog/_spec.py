@@ -25,7 +25,7 @@ if TYPE_CHECKING:  # who builds defenses imports no attack
 _NAME = r"[^\W\d][\w.\-]*(?::[\w.<>]*)?|<[^<>]*>"
 """As the catalog lists it, as it is imported, or words for what has no specification."""
 
-_OPTION = r"[^\W\d]\w*\s*="
+_OPTION = r"[^\W\d]\w*(?=\s*=)"
 _PLAIN = r"""[+-]?\.?\d[\w.]*(?:(?<=[eE])[+-]\d+)?|"(?:[^"\\\n]|\\.)*"|'(?:[^'\\\n]|\\.)*'"""
 _WORDS = {"True": True, "False": False, "None": None, "inf": math.inf}
 
@@ -84,16 +84,18 @@ class _Reader:
         values: list[Any] = []
         options: dict[str, Any] = {}
         for _ in self._until(")"):
-            if option := self._take(_OPTION).rstrip("= \t\n"):
+            if option := self._take(_OPTION):
                 if option in options:
                     self._fail(f"the option `{option}` twice")
+                self._take("=")
                 options[option] = self._value()
             elif options:
                 self._fail()
             else:
                 values.append(self._value())
         known = EVERYTHING | MODELS
-        taken = inspect.signature(known[name].build).parameters if name in known else {}
+        asked = values and name in known  # what has options only is not imported yet
+        taken = inspect.signature(known[name].build).parameters if asked else {}
         names = [n for n, p in taken.items() if p.kind is p.POSITIONAL_OR_KEYWORD]
         by_name = dict(zip(names, values, strict=False))
         twice = sorted(by_name.keys() & options.keys())
