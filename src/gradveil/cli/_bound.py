@@ -1,8 +1,8 @@
 """`gradveil bound`: what the theory says of a defense or of private training, in seconds."""
 
-import dataclasses
 import json
 from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -103,7 +103,28 @@ ASSUMPTIONS = {
 }
 
 
+@dataclass(frozen=True)
+class Releases:
+    """Of private training, what recognition and renyi read."""
+
+    guess: float | None = None
+    diameter: float = 1.0
+    noise_multiplier: float | None = None
+    sample_rate: float = 1.0
+    steps: int = 1
+
+
+RELEASES = {
+    "guess": "recognition: the best blind guess's chance, as 1/N.",
+    "diameter": "renyi: the range of an entry of the input.",
+    "noise_multiplier": "Noise over the clip of each example's gradient.",
+    "sample_rate": "Each example's chance to be in a step (Poisson).",
+    "steps": "Releases.",
+}
+
+
 @with_fields(SubjectOptions, HELPS)
+@with_fields(Releases, RELEASES)
 def bound(
     context: typer.Context,
     kind: Annotated[
@@ -129,19 +150,6 @@ def bound(
     rest: Annotated[
         Literal["known", "unknown"], typer.Option(help="candidates: of the batch.")
     ] = "known",
-    guess: Annotated[
-        float | None, typer.Option(help="recognition: the best blind guess's chance, as 1/N.")
-    ] = None,
-    diameter: Annotated[
-        float, typer.Option(help="renyi: the range of an entry of the input.")
-    ] = 1.0,
-    noise_multiplier: Annotated[
-        float | None, typer.Option(help="Noise over the clip of each example's gradient.")
-    ] = None,
-    sample_rate: Annotated[
-        float, typer.Option(help="Each example's chance to be in a step (Poisson).")
-    ] = 1.0,
-    steps: Annotated[int, typer.Option(help="Releases.")] = 1,
     out: Annotated[Path, typer.Option(help="Folder for a sweep.")] = Path("gradveil-bound"),
     format: AsFormat = "table",
     **others: Any,
@@ -196,7 +204,7 @@ def _study(context: typer.Context, kind: str) -> tuple[BoundStudy, str]:
     subject, named = load_subject(context, batch_size)
     with options(context, **named):
         case = audited(subject, Federation())
-        case = dataclasses.replace(case, prior=None) if kind == "fisher" else case
+        case = replace(case, prior=None) if kind == "fisher" else case
         study = BoundStudy(case, spec, context.params["seed"])
     if context.params["sweep"] and not study.sweep():
         expected = "come with a defense that has a scale or a ratio"
@@ -288,7 +296,7 @@ def _bayesian(
         with bar(Console(stderr=True)) as progress, option("--prior learned", "samples"):
             study.learn_prior(lambda step, steps, _: progress("learning", step / steps))
     points = _points(study, sweep=folder is not None)
-    rows = [dataclasses.asdict(point) for point in points]
+    rows = [asdict(point) for point in points]
     if folder is not None:
         folder.mkdir(parents=True, exist_ok=True)
         write_atomically(folder / "bound.json", json.dumps(rows))

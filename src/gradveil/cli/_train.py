@@ -96,14 +96,7 @@ def train(
     """Train a model over clients that defend what they send."""
     if out is not None:
         require("the chart in --out", "gradveil[audit]", "matplotlib")
-    if others["partition"] != "dirichlet":
-        useless(context, "without `--partition dirichlet`", ["alpha"])
-    if others["local_steps"] is None:
-        useless(context, "without `--local-steps`", ["local_lr", "local_batch_size"])
-    if others["held_out"] == 0:
-        useless(context, "with `--held-out 0`", ["evaluate_every"])
-    if out is None:
-        useless(context, "without `--out`", ["checkpoint_every", "resume"])
+    _refuse_useless(context)
     chosen = {**given(context, TrainingConfig), "seed": seed or 0}
     with options(
         context, held_out_start="--held-out", loss_fn="--model",
@@ -130,6 +123,18 @@ def train(
     if out is not None:
         draw_curves(history, out / "curves.png")
     show(history, out, format)
+
+
+def _refuse_useless(context: typer.Context) -> None:
+    """What would be ignored, as the command is."""
+    if context.params["partition"] != "dirichlet":
+        useless(context, "without `--partition dirichlet`", ["alpha"])
+    if context.params["local_steps"] is None:
+        useless(context, "without `--local-steps`", ["local_lr", "local_batch_size"])
+    if context.params["held_out"] == 0:
+        useless(context, "with `--held-out 0`", ["evaluate_every"])
+    if context.params["out"] is None:
+        useless(context, "without `--out`", ["checkpoint_every", "resume"])
 
 
 def _checked_examples(config: TrainingConfig, out: Path | None) -> Split:
