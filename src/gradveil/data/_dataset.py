@@ -192,7 +192,8 @@ class Dataset:
     def from_pixels(self) -> Dataset:
         """The same examples, whose inputs are pixels in [0, 1] yet, normalised."""
         mean = self._per_channel(self.mean, self.inputs)
-        return replace(self, inputs=(self.inputs - mean) / self._per_channel(self.std, self.inputs))
+        std = self._per_channel(self.std, self.inputs)
+        return replace(self, inputs=(self.inputs - mean).div_(std))
 
     @property
     def range(self) -> tuple[Tensor, Tensor]:
