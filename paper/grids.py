@@ -228,7 +228,7 @@ Contender = tuple[str, str, float | None]
 def contender_of(settings: Settings) -> Contender:
     """Which contender a cell has."""
     name, level = name_and_level(settings["defense"])
-    options = Spec.parse(settings["defense"], "defense").options
+    options = Spec.parse(settings["defense"], "defense").arguments
     if settings.get("public"):
         return name, LAYERS if options.get("granularity") == "layer" else PUBLIC, level
     return name, PRIVATE if options.get("source") == "private" else NO_PLAN, level

@@ -72,18 +72,9 @@ __all__ = [
     "utility",
 ]
 
-_LAZY = {
-    "Observation": "attacks",
-    "attacks": "attacks",
-    "audit": "audit",
-    "catalog": "catalog",
-    "data": "data",
-    "denoising": "denoising",
-    "load_dataset": "data",
-    "models": "models",
-    "privacy": "privacy",
-    "score": "scoring",
-    "scoring": "scoring",
+_ROOMS = ("attacks", "audit", "catalog", "data", "denoising", "models", "privacy", "scoring")
+_LAZY = {"Observation": "attacks", "load_dataset": "data", "score": "scoring"} | {
+    room: room for room in _ROOMS
 }
 """What is built on the core, and the package to import when it is first asked for."""
 

@@ -65,25 +65,6 @@ def check_examples(
     return inputs, targets
 
 
-def check_batch(
-    batch: Any, name: str = "batch", num_classes: int | None = None, *, tokens: bool = False
-) -> tuple[Tensor, Tensor]:
-    """Require a pair of inputs and class labels, one label for each input; returns the pair.
-
-    For tokens there may be one label for each token.
-    """
-    inputs, targets = check_pair(batch, name)
-    check_inputs(inputs, "inputs", tokens=tokens)
-    labels = isinstance(targets, Tensor) and targets.dtype == torch.int64
-    labels = labels and (targets.dim() == 1 or (tokens and targets.shape == inputs.shape))
-    if not labels or len(targets) != len(inputs):
-        expected = f"hold one class label (int64) for each of the {len(inputs)} inputs"
-        advice = "Convert them with `torch.as_tensor(targets).long()`."
-        raise WrongValue("targets", expected, _described(targets), advice)
-    check_labels(targets, "targets", num_classes)
-    return inputs, targets
-
-
 def check_pair(pair: Any, name: str) -> tuple[Any, Any]:
     """Require two things; returns them."""
     if not isinstance(pair, (tuple, list)) or len(pair) != 2:
@@ -124,8 +105,8 @@ def check_classes(count: Any, name: str = "num_classes") -> None:
     """Require a number of classes, for each of which a model can have an output."""
     check_count(count, name)
     if count > MOST_CLASSES:
-        found, advice = f"a number of {count.bit_length()} bits", "Number the classes from 0."
-        raise WrongValue(name, f"be at most {MOST_CLASSES}", found, advice)
+        found = str(count) if count < 2**63 else f"a number of {count.bit_length()} bits"
+        raise WrongValue(name, f"be at most {MOST_CLASSES}", found, "Number the classes from 0.")
 
 
 def check_shape(shape: Any, name: str) -> None:

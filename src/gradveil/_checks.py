@@ -316,16 +316,14 @@ def first_line(error: BaseException) -> str:
 
 def device_of(name: str | torch.device, parameter: str = "device") -> torch.device:
     """The device of this name, if this machine has it."""
-    why = "a device without numbers"
     try:
         if not isinstance(name, (str, torch.device)):
-            raise RuntimeError(f"{type(name).__name__}, no name")
+            raise TypeError(f"{type(name).__name__}, no name")
         device = torch.device(name)
-        torch.empty(1, device=device)
-        if device.type != "meta" and (device.type != "cpu" or not device.index):
-            return device
-        why = why if device.type == "meta" else "processors have no numbers"
+        torch.empty(1, device=device).cpu()  # fails where there are no numbers
+        if device.type == "cpu" and device.index:
+            raise ValueError("processors have no numbers")
+        return device
     except Exception as error:  # each backend has its own kinds
-        why = (str(error).splitlines() or [""])[0]
-    expected = "name a device of this machine, as 'cpu' or 'cuda:0'"
-    raise WrongValue(parameter, expected, f"{name!r}: {why.rstrip('.')}")
+        expected = "name a device of this machine, as 'cpu' or 'cuda:0'"
+        raise WrongValue(parameter, expected, f"{name!r}: {first_line(error)}") from None

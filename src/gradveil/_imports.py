@@ -21,25 +21,6 @@ _NOT_FACTORIES = {*sys.stdlib_module_names, "torch", "numpy"}
 """Packages whose functions build nothing of a user's, but start programs and write files."""
 
 
-def import_object(path: str, what: str, allow_imports: AllowImports) -> Any:
-    """What `package.module:name` names, if that is allowed; it is not called.
-
-    Args:
-        path: The import path.
-        what: What it is for, as "defense".
-        allow_imports: Whether imports are allowed, or which.
-    """
-    _check_allowed(path, what, allow_imports)
-    module, _, attributes = path.partition(":")
-    try:
-        return functools.reduce(getattr, attributes.split("."), import_module(module))
-    except (Exception, SystemExit) as error:  # a user's module may raise anything
-        expected = "be 'package.module:name', importable from here"
-        found = f"{path!r}, which fails with `{first_line(error)}`"
-        advice = "Check the spelling, and that the module is installed or on PYTHONPATH."
-        raise WrongValue(f"A {what} of your own", expected, found, advice) from error
-
-
 def imported(
     path: str,
     what: str,
@@ -47,17 +28,28 @@ def imported(
     fits: Callable[[Any], bool],
     wanted: str,
 ) -> Any:
-    """What an import path names, which may be called: so `os:system` is refused before it is.
+    """What `package.module:name` names, if that is allowed; it is not called, so neither is
+    `os:system`, which does not fit.
 
     Args:
-        path, what, allow_imports: Those of `import_object`.
-        fits: Whether what was found is of the kind that is wanted.
-        wanted: That kind in words, as "a Python function of yours".
+        path: The import path.
+        what: What it is for, as "defense".
+        allow_imports: Whether imports are allowed, or which.
+        fits, wanted: Whether what was found is of the kind that is wanted, and that kind in words.
     """
-    found = import_object(path, what, allow_imports)
+    _check_allowed(path, what, allow_imports)
+    own = f"A {what} of your own"
+    module, _, attributes = path.partition(":")
+    try:
+        found = functools.reduce(getattr, attributes.split("."), import_module(module))
+    except (Exception, SystemExit) as error:  # a user's module may raise anything
+        expected = "be 'package.module:name', importable from here"
+        shown = f"{path!r}, which fails with `{first_line(error)}`"
+        advice = "Check the spelling, and that the module is installed or on PYTHONPATH."
+        raise WrongValue(own, expected, shown, advice) from error
     if not fits(found):
-        shown = f"{path!r}, which is {_description(found)}. It was not called"
-        raise WrongValue(f"A {what} of your own", f"be {wanted}", shown)
+        shown = f"{path!r}, which is a {type(found).__name__}. It was not called"
+        raise WrongValue(own, f"be {wanted}", shown)
     return found
 
 
@@ -130,9 +122,3 @@ def _may_return(factory: Any, result: type) -> bool:
     except Exception:  # a hint that cannot be read says nothing
         return True
     return not isinstance(stated, type) or issubclass(stated, result) or stated is object
-
-
-def _description(found: Any) -> str:
-    home, name = getattr(found, "__module__", None), getattr(found, "__qualname__", None)
-    kind = type(found).__name__
-    return f"`{home}.{name}`, a {kind}" if home and name else f"a {kind}"

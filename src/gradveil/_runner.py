@@ -54,8 +54,8 @@ Settings = Mapping[str, Any]
 """What a cell depends on: JSON (numbers, words, lists, dicts), with a seed if it draws."""
 
 CellFunction = Callable[..., Mapping[str, Any]]
-"""Maps settings, or settings and what the runner holds, to JSON values, tensors and arrays. All it
-draws comes from generators seeded by its settings, all it reads is named by them."""
+"""Maps settings, or settings and what the runner holds, to JSON values, tensors and arrays. All
+that it draws and reads is determined by its settings."""
 
 Stop = Literal["interrupted", "time budget"]
 
@@ -65,9 +65,9 @@ class Cell:
     """One computation, named by its function, the function's version, and the settings.
 
     Args:
-        function: A function of a module. Its own name without the module's is in the key, so that
-            code may be moved; cells of one folder should have different names. Its attribute
-            `version`, 1 without it, is to be raised when it finds other numbers.
+        function: A function of a module. Its name without the module's is in the key, so that code
+            may be moved. Its attribute `version`, 1 without it, is to be raised when it finds other
+            numbers.
         settings: JSON; the order of names does not matter, and a tuple is a list.
 
     >>> cell = Cell(dict, {"seed": 0, "ratio": 0.9})
@@ -121,11 +121,7 @@ class Failure(NamedTuple):
 
 @dataclass(frozen=True)
 class Outcome:
-    """What became of a run; what the cells found is in their files.
-
-    A cell that raises fails alone: the others go on. Failures are not kept, the next run tries
-    these cells again.
-    """
+    """What became of a run. A cell that raises fails alone, and the next run tries it again."""
 
     failures: Mapping[Cell, Failure]
     stopped: Stop | None
@@ -139,11 +135,11 @@ class Runner:
     state of its own: neither its place in the order nor the engine shows in its bytes.
 
     Args:
-        folder: Made if it does not exist. Any number of runners may use it at once. What processes
+        folder: Made if it does not exist; any number of runners may use it at once. What processes
             killed a day ago or earlier left half written is removed.
         holds: What cell functions get as second argument; they get settings alone if `None`. It is
-            pickled once for each process, never written to a file, and no part of a cell's name:
-            let the settings name its content, by a hash.
+            pickled once for each process, and no part of a cell's name: let the settings name its
+            content, by a hash.
         engine: "local": this process, or several of this machine; "ray": a Ray cluster.
         jobs: Cells at once. One, if `None`; with Ray the cluster's processors.
         address: Of a running Ray cluster; Ray is started on this machine if `None`.
@@ -238,8 +234,8 @@ class Runner:
                     settled(cell)
             if not flying:
                 return None
-            left = None if deadline is None else deadline - time.monotonic()
-            if left is not None and left <= 0:
+            left = None if deadline is None else max(0.0, deadline - time.monotonic())
+            if left == 0:
                 return "time budget"
             ready, _ = wait(flying, left, FIRST_COMPLETED)
             if any(isinstance(future.exception(), BrokenProcessPool) for future in ready):
@@ -284,7 +280,7 @@ def cell_path(folder: Path, cell: Cell) -> Path:
 def read_cell(folder: Path, cell: Cell) -> Found | None:
     """What a cell found, tensors as tensors; `None` if there is no such file, or it is damaged."""
     try:
-        kept = json.loads(cell_path(folder, cell).read_bytes(), object_hook=_with_arrays)
+        kept = json.loads(cell_path(folder, cell).read_bytes(), object_hook=_unpacked)
         known = kept["function"], kept["version"], canonical_json(kept["settings"])
         found = Found(dict(kept["result"]), float(kept["seconds"]))
         return found if known == (cell.name, cell.version, cell.text) else None
@@ -292,9 +288,10 @@ def read_cell(folder: Path, cell: Cell) -> Found | None:
         return None
 
 
-def canonical_json(value: object, *, allow_nan: bool = False) -> str:
-    """One text for one value: sorted names, no spaces, the shortest exact floats."""
-    return json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=allow_nan)
+def canonical_json(value: object, **options: Any) -> str:
+    """One text for one value: sorted names, no spaces, the shortest exact floats, no NaN."""
+    usual = {"sort_keys": True, "separators": (",", ":"), "allow_nan": False}
+    return json.dumps(value, **{**usual, **options})
 
 
 def processors() -> int:
@@ -320,9 +317,9 @@ def _execute(cell: Cell, holds: object) -> _Reply:
             "version": cell.version,
             "settings": dict(cell.settings),
             "seconds": round(time.perf_counter() - start, 3),
-            "result": _without_arrays(dict(values)),
+            "result": dict(values),
         }
-        return canonical_json(content, allow_nan=True)
+        return canonical_json(content, allow_nan=True, default=_packed)
     except Exception as error:
         return _failure(error)
 
@@ -331,21 +328,21 @@ def _failure(error: BaseException) -> Failure:
     return Failure(type(error).__name__, str(error), "".join(traceback.format_exception(error)))
 
 
-def _without_arrays(value: Any) -> Any:
+def _packed(value: object) -> Any:
     """Tensors and arrays become ``{"$npy": the bytes of an .npy file in base64}``."""
-    if isinstance(value, (Tensor, np.ndarray)):
-        packed = io.BytesIO()
-        array = value.numpy(force=True) if isinstance(value, Tensor) else value
-        np.save(packed, np.ascontiguousarray(array).reshape(array.shape), allow_pickle=False)
-        return {"$npy": base64.b64encode(packed.getvalue()).decode()}
     if isinstance(value, Mapping):
-        return {name: _without_arrays(part) for name, part in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_without_arrays(part) for part in value]
-    return value
+        return dict(value)
+    if not isinstance(value, (Tensor, np.ndarray)):
+        raise TypeError(
+            f"A result should be JSON, tensors and arrays. Found {type(value).__name__}"
+        )
+    array = value.numpy(force=True) if isinstance(value, Tensor) else value
+    file = io.BytesIO()
+    np.save(file, np.ascontiguousarray(array).reshape(array.shape), allow_pickle=False)
+    return {"$npy": base64.b64encode(file.getvalue()).decode()}
 
 
-def _with_arrays(value: dict[str, Any]) -> Any:
+def _unpacked(value: dict[str, Any]) -> Any:
     if value.keys() != {"$npy"}:
         return value
     packed = io.BytesIO(base64.b64decode(value["$npy"]))

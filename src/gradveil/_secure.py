@@ -16,11 +16,8 @@ from torch import Tensor
 
 from gradveil._checks import (
     WrongValue,
-    check_choice,
-    check_count,
     check_finite,
     check_not_negative_count,
-    check_positive,
     check_tensor,
 )
 from gradveil._extras import require
@@ -245,11 +242,6 @@ def discrete_normal(count: int, bits: int, generator: torch.Generator) -> Tensor
     whose Theorem 4 gives it the concentrated privacy of the continuous Gaussian: integers that
     differ by Δ in the Euclidean norm have Rényi divergence α Δ²/(2 s²) at most.
 
-    Args:
-        count: How many.
-        bits: The base-2 logarithm of s, from 3 to 24.
-        generator: A `SecureGenerator`; a plain one for runs to repeat.
-
     >>> discrete_normal(4, bits=8, generator=torch.Generator().manual_seed(0)).shape
     torch.Size([4])
     """
@@ -360,13 +352,7 @@ _LARGEST = 2**52
 
 
 def grid_step(std: float, bits: int = GRID_BITS) -> float:
-    """The step of the grid on which noise of this standard deviation is drawn: std / 2^bits.
-
-    >>> grid_step(1.0, bits=20) == 2**-20
-    True
-    """
-    check_positive(std, "std")
-    check_bits(bits)
+    """The step of the grid on which noise of this standard deviation is drawn: std / 2^bits."""
     return std * 2.0**-bits
 
 
@@ -378,8 +364,6 @@ def bits_for_grid(noise_multiplier: float, entries: int) -> int:
     >>> bits_for_grid(1.0, 119_530), bits_for_grid(50.0, 119_530)
     (20, 24)
     """
-    check_positive(noise_multiplier, "noise_multiplier")
-    check_count(entries, "entries")
     needed = math.ceil(math.log2(noise_multiplier * math.sqrt(entries) / _LOST))
     return min(FINEST, max(GRID_BITS, needed))
 
@@ -392,19 +376,9 @@ def clip_for_grid(clip: float, entries: int, step: float, *, rounded: str = "eac
     rounded one by one, and their sum is exact). Where only the sum of a batch is rounded, adding an
     example may move it by a whole step more in each entry: C - √d · step ("sum").
 
-    Args:
-        clip: The sensitivity C that is accounted for.
-        entries: Of the vector, d.
-        step: Of the grid.
-        rounded: "each" or "sum".
-
     >>> round(clip_for_grid(1.0, 10_000, 1e-4), 6)
     0.995
     """
-    check_positive(clip, "clip")
-    check_count(entries, "entries")
-    check_positive(step, "step")
-    check_choice(rounded, "rounded", ("each", "sum"))
     lost = _SLACK * math.sqrt(entries) * step * (0.5 if rounded == "each" else 1.0)
     if lost >= clip:
         changed = f"rounding {entries} entries changes their norm by up to {lost:.3g}"
@@ -426,12 +400,8 @@ def release_on_grid(
     `clip_for_grid` gives the norm to clip to. The arithmetic before (gradients, sums) is not
     covered: `ClippedMessage` says how sums are kept within the clip.
 
-    Args:
-        values: What to release.
-        std: The standard deviation of the noise. With a tensor in the shape of the values each
-            entry has a step of its own, and norms are those of values / std.
-        generator: A `SecureGenerator`; a plain one for runs to repeat.
-        bits: The fineness of the grid.
+    With a tensor of levels in the shape of the values each entry has a step of its own, and norms
+    are those of values / std. A plain generator is for runs to repeat.
 
     >>> sent = release_on_grid(torch.ones(3), 0.5, torch.Generator().manual_seed(0), bits=4)
     >>> (sent / grid_step(0.5, bits=4)) % 1
@@ -439,7 +409,16 @@ def release_on_grid(
     """
     check_tensor(values, "values")
     check_finite({"values": values})
-    step = _steps(std, values, bits) if isinstance(std, Tensor) else grid_step(std, bits)
+    check_bits(bits)
+    levels = torch.as_tensor(std, dtype=torch.float64, device=values.device)
+    alike = levels.shape in (torch.Size([]), values.shape)
+    if not alike or not bool((levels > 0).all() & levels.isfinite().all()):
+        expected = f"be finite, above 0, and one number or of the shape {tuple(values.shape)}"
+        found = (
+            f"the shape {tuple(levels.shape)}, and its smallest number {float(levels.min()):.3g}"
+        )
+        raise WrongValue("std", expected, found, "Send no entry without noise.")
+    step = levels * 2.0**-bits
     steps = (values.to(torch.float64) / step).round_()
     if bool((steps.abs() > _LARGEST).any()):
         found = f"{float(steps.abs().max()):.3g}"
@@ -448,14 +427,3 @@ def release_on_grid(
     noise = discrete_normal(values.numel(), bits, generator).view(values.shape)
     whole = steps.to(torch.int64) + noise.to(values.device)
     return (whole.to(torch.float64) * step).to(values.dtype)
-
-
-def _steps(std: Tensor, values: Tensor, bits: int) -> Tensor:
-    """The step of each entry, in float64."""
-    check_tensor(std, "std")
-    check_bits(bits)
-    if std.shape != values.shape or not bool((std > 0).all() & std.isfinite().all()):
-        expected = f"be finite, above 0 and in the shape of the values, {tuple(values.shape)}"
-        found = f"the shape {tuple(std.shape)}, and its smallest number {float(std.min()):.3g}"
-        raise WrongValue("std", expected, found, "Send no entry without noise.")
-    return std.to(torch.float64) * 2.0**-bits

@@ -20,7 +20,7 @@ def conjugate_gradients(
     A is symmetric positive definite. Started from 0, bᵀx grows monotonically to bᵀA⁻¹b; a row
     stops when the residual's norm, preconditioned if so asked, has fallen by `tolerance`.
     """
-    precondition = precondition or _same
+    precondition = precondition or (lambda rows: rows)
     solution, residual = torch.zeros_like(right), right.clone()
     preconditioned = precondition(residual)
     direction = preconditioned.clone()
@@ -40,7 +40,3 @@ def conjugate_gradients(
         direction = preconditioned + torch.where(size > 0, new_size / size, 0.0) * direction
         size = torch.where(open_rows, new_size, size)
     return solution, bool((size <= goal).all())  # a NaN, after an overflow, is not
-
-
-def _same(rows: Tensor) -> Tensor:
-    return rows

@@ -1,11 +1,11 @@
 """Messages as rows, and sums over all of their entries."""
 
 from collections.abc import Iterable, Mapping
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from gradveil._checks import WrongType
 from gradveil._typing import Tensors
 
 
@@ -38,22 +38,13 @@ def relative_misfit(
     >>> float(relative_misfit(torch.tensor([2.0, 4.0]), torch.tensor([1.0, 2.0])))
     1.0
     """
-    pairs = _paired(values, target)
+    pairs: list[Any] = [(values, target)]
+    if not isinstance(target, Tensor):
+        pairs = [(values[name], wanted) for name, wanted in target.items()]  # type: ignore[index]
     error = sum((value - wanted).square().sum() for value, wanted in pairs)
     power = torch.as_tensor(sum(wanted.square().sum() for _, wanted in pairs))
-    return error / power.clamp(min=torch.finfo(power.dtype).tiny)
-
-
-def _paired(
-    values: Mapping[str, Tensor] | Tensor, target: Mapping[str, Tensor] | Tensor
-) -> list[tuple[Tensor, Tensor]]:
-    if isinstance(values, Tensor) and isinstance(target, Tensor):
-        return [(values, target)]
-    if isinstance(values, Tensor) or isinstance(target, Tensor):
-        found = f"{type(values).__name__} and {type(target).__name__}"
-        expected = "both be tensors, or both be dicts of them"
-        raise WrongType("Parameters `values` and `target`", expected, found)
-    return [(values[name], wanted) for name, wanted in target.items()]
+    misfit: Tensor = error / power.clamp(min=torch.finfo(power.dtype).tiny)
+    return misfit
 
 
 def add_to_grad(model: nn.Module, sent: Mapping[str, Tensor]) -> None:

@@ -42,20 +42,20 @@ BUILDERS: dict[str, Callable[..., Any]] = {
     "model": build_model,
 }
 HOSTILE = [
-    "os:system('touch {0}')",
-    "posix:system('touch {0}')",
-    "subprocess:run(['touch', '{0}'])",
-    "subprocess:Popen(['touch', '{0}'])",
-    "shutil:copyfile('{1}', '{0}')",
-    'builtins:exec(\'open(r"{0}", "w")\')',
-    "builtins:open('{0}', 'w')",
-    "pathlib:Path.touch('{0}')",
-    "torch:save([], '{0}')",
-    "own_thing:run('touch {0}')",
-    "own_thing:os.system('touch {0}')",
-    "own_thing:subprocess.Popen(['touch', '{0}'])",
-    "own_thing:touch('{0}')",
-    "own_thing:Touch('{0}')",
+    "os:system(command='touch {0}')",
+    "posix:system(command='touch {0}')",
+    "subprocess:run(args=['touch', '{0}'])",
+    "subprocess:Popen(args=['touch', '{0}'])",
+    "shutil:copyfile(src='{1}', dst='{0}')",
+    'timeit:timeit(stmt=\'open(r"{0}", "w")\')',
+    "builtins:open(file='{0}', mode='w')",
+    "pathlib:Path.touch(self='{0}')",
+    "torch:save(obj=[], f='{0}')",
+    "own_thing:run(command='touch {0}')",
+    "own_thing:os.system(command='touch {0}')",
+    "own_thing:subprocess.Popen(args=['touch', '{0}'])",
+    "own_thing:touch(path='{0}')",
+    "own_thing:Touch(path='{0}')",
 ]
 
 
@@ -91,28 +91,39 @@ def test_what_is_not_of_the_kind_is_never_called(
     assert not victim.exists()
 
 
+@pytest.mark.parametrize("kind", BUILDERS)
+def test_arguments_without_an_option_are_refused_before_an_import(
+    kind: str, tmp_path: Path, own_thing: Path
+) -> None:
+    with pytest.raises(ValueError, match="Name its options"):
+        BUILDERS[kind](f"own_thing:touch('{tmp_path / 'x'}')", allow_imports=True)
+    assert not own_thing.exists()
+
+
 @pytest.mark.parametrize(
     "text", ["optimal-noise(0.1, source={})", "optimal-pruning(0.5, noise={})"]
 )
 def test_parts_are_held_to_the_same(text: str, tmp_path: Path, own_thing: Path) -> None:
     victim = tmp_path / "x"
-    hostile = text.format(f"os:system('touch {victim}')")
+    hostile = text.format(f"os:system(command='touch {victim}')")
     for allowed in (False, True):
         with pytest.raises(ValueError, match=r"registered name|not called"):
             build_defense(hostile, allow_imports=allowed)
     assert not victim.exists()
     own = build_defense(
-        "optimal-pruning(0.5, noise=gradveil:GradientNoise(0.5))", allow_imports=True
+        "optimal-pruning(0.5, noise=gradveil:GradientNoise(scale=0.5))", allow_imports=True
     )
     assert own.noise.scale == 0.5
 
 
 def test_an_allow_list_allows_what_it_lists(own_thing: Path) -> None:
     allowed = ["own_thing:Mine"]
-    assert isinstance(build_defense("own_thing:Mine(0.1)", allow_imports=allowed), gradveil.Defense)
+    own = build_defense("own_thing:Mine(scale=0.1)", allow_imports=allowed)
+    assert isinstance(own, gradveil.GradientNoise)
     with pytest.raises(ValueError, match="registered name"):
-        build_defense("own_thing:touch('x')", allow_imports=allowed)
-    assert isinstance(build_model("own_thing:make(3)", allow_imports=["own_thing:make"]), nn.Linear)
+        build_defense("own_thing:touch(path='x')", allow_imports=allowed)
+    model = build_model("own_thing:make(width=3)", allow_imports=["own_thing:make"])
+    assert isinstance(model, nn.Linear)
 
 
 def test_class_methods_of_the_right_classes_build() -> None:
@@ -133,7 +144,7 @@ def test_a_module_that_fails_is_an_error_that_names_it(
 @pytest.mark.parametrize("field", ["defense", "model"])
 def test_a_configuration_cannot_import(field: str, tmp_path: Path) -> None:
     victim = tmp_path / "x"
-    given: Any = {field: f"os:system('touch {victim}')"}
+    given: Any = {field: f"os:system(command='touch {victim}')"}
     with pytest.raises(ValueError, match="registered name"):
         build_run(TrainingConfig(limit=64, held_out=0, **given))
     assert not victim.exists()

@@ -122,7 +122,7 @@ def test_typed_import_paths_quoted_hyphens_and_options_of_a_model(workplace):
     done = invoke(
         "--data", "table.npz", "--model", "mlp(sizes=[5, 7, 3])", "--quick", "--format", "json",
         *QUICK, 'optimal-noise(0.1, estimator="per-example")',
-        "--defense", "own_models:OwnNoise(0.25)",
+        "--defense", "own_models:OwnNoise(scale=0.25)",
         "--attack", "gradveil.attacks:InvertingGradients(steps=2)",
     )  # fmt: skip
     assert done.exit_code == 0, (done.output, done.exception)
@@ -182,9 +182,9 @@ class Malicious:
         (["--model", "simple-convnet"], "Did you mean `simple-conv-net`?"),
         (["--defense", "optimal-nose"], "Did you mean `optimal-noise`?"),
         (["--attack", "adaptiv"], "Did you mean `adaptive`?"),
-        (["--defense", "os:mkdir('pwned')"], "It was not called"),
-        (["--attack", "os:mkdir('pwned')"], "It was not called"),
-        (["--model", "os:mkdir('pwned')"], "It was not called"),
+        (["--defense", "os:mkdir(path='pwned')"], "It was not called"),
+        (["--attack", "os:mkdir(path='pwned')"], "It was not called"),
+        (["--model", "os:mkdir(path='pwned')"], "It was not called"),
         (["--defense", "optimal-noise(cap=1.0, cap=2.0)"], "the option `cap` twice"),
         (["--weights", "missing.pt"], "does not exist"),
         (["--weights", "code.pt"], "code, which is not run"),

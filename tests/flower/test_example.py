@@ -99,7 +99,7 @@ def test_the_private_app_as_it_is_stays_within_its_budget(settings: dict[str, An
         "no-defense",
         "optimal-noise(scale=0.001)",
         "private-noise(1.0, 1.0, grid=False)",
-        "os:system('touch {0}')",
+        "os:system(command='touch {0}')",
     ],
 )
 def test_a_run_cannot_choose_less_noise_or_run_code(

@@ -6,7 +6,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from gradveil.models import build_model
-from gradveil.models._networks import build_activation
+from gradveil.models._networks import _ACTIVATIONS
 
 PATH = "tests.models.le_net:LeNet"
 
@@ -44,11 +44,11 @@ class LeNet(nn.Module):
         channels, height, width = input_shape
         self.body = nn.Sequential(
             nn.Conv2d(channels, 12, kernel_size=5, padding=2, stride=2),
-            build_activation(activation),
+            _ACTIVATIONS[activation](),
             nn.Conv2d(12, 12, kernel_size=5, padding=2, stride=2),
-            build_activation(activation),
+            _ACTIVATIONS[activation](),
             nn.Conv2d(12, 12, kernel_size=5, padding=2),
-            build_activation(activation),
+            _ACTIVATIONS[activation](),
             nn.Flatten(),
         )
         quarters = (height + 3) // 4, (width + 3) // 4  # after two convolutions of stride 2

@@ -25,19 +25,6 @@ def test_logits_shape(size: int) -> None:
     assert model(torch.zeros(3, 1, size, size)).shape == (3, 7)
 
 
-@pytest.mark.parametrize(
-    ("name", "kind"), [("leaky_relu", nn.LeakyReLU), ("relu", nn.ReLU), ("gelu", nn.GELU)]
-)
-def test_activation(name: str, kind: type[nn.Module]) -> None:
-    model = ConvNet(width=2, activation=name)
-    assert sum(isinstance(module, kind) for module in model.modules()) == 8
-
-
-def test_unknown_activation_names_the_nearest() -> None:
-    with pytest.raises(ValueError, match=r"`activation = 'leaky-relu'`.*Did you mean `leaky_relu`"):
-        ConvNet(width=2, activation="leaky-relu")
-
-
 def test_eval_mode_treats_examples_alone() -> None:
     model = ConvNet(width=2).eval()
     inputs = torch.randn(3, 3, 32, 32, generator=torch.Generator().manual_seed(0))

@@ -46,5 +46,5 @@ def test_mistakes_are_named():
         build_loss(None, "numbers")
     with pytest.raises(ValueError, match="Did you mean `mse`"):
         build_loss("mes")
-    with pytest.raises(TypeError, match="`loss` should be"):
+    with pytest.raises(ValueError, match="`loss` should be"):
         build_loss(3)

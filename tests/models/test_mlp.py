@@ -20,3 +20,8 @@ def test_flattens_its_inputs() -> None:
 def test_refuses_sizes(sizes: list[int]) -> None:
     with pytest.raises(ValueError, match=r"Parameter `sizes` should hold at least two positive"):
         MLP(sizes)
+
+
+def test_unknown_activation_names_the_nearest() -> None:
+    with pytest.raises(ValueError, match=r"`activation = 'leaky-relu'`.*Did you mean `leaky_relu`"):
+        MLP([4, 3], activation="leaky-relu")

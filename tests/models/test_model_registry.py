@@ -109,7 +109,7 @@ def test_unknown_name_lists_what_exists_and_the_nearest(name: str, nearest: str)
         ("missing", "AttributeError"),
         ("", "AttributeError"),
         ("not_callable", "or a Python function of yours.*a int"),
-        ("no_model", "returns a `torch.nn.Module` with.*returns a `str`"),
+        ("no_model", "a Python function of yours that returns one.*gives a str"),
     ],
 )
 def test_refuses_factories(own_module: str, attribute: str, message: str) -> None:

@@ -97,7 +97,7 @@ def run(**changes: Any) -> Callable[[], Any]:
     (lambda: train(TrainingConfig(), resume=True), "out", "None"),
     (lambda: train(TrainingConfig(), checkpoint_every=0), "checkpoint_every", "0"),
     (lambda: train(TrainingConfig(data="nowhere.npz"), out="run"), "source", "nowhere.npz"),
-    (lambda: train(TrainingConfig(model="resnet"), out="run"), "name_or_spec", "resnet"),
+    (lambda: train(TrainingConfig(model="resnet"), out="run"), "resnet", "A model"),
     (lambda: train(TrainingConfig(defense="nose"), out="run"), "nose", "defense"),
     (lambda: train(TrainingConfig(data="cifar10", held_out=512), out="run"), "held_out", "512"),
 )

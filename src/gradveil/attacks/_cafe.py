@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call, grad
 
-from gradveil._batches import check_batch, check_shape
+from gradveil._batches import check_examples, check_shape
 from gradveil._checks import WrongValue, check_count, check_kind
 from gradveil._random import generator_or_fresh, normal_like
 from gradveil._tensors import relative_misfit
@@ -160,7 +160,7 @@ class CAFE(Search):
     ) -> VerticalObservation:
         """Play the federation: random batches of the data, each defended. No labels leave."""
         check_kind(model, "model", VerticalNet, "Use `CAFE.network(input_shape, num_classes)`.")
-        inputs, targets = check_batch(data, "data")
+        inputs, targets = check_examples(data, "data")
         check_count(batch_size, "batch_size")
         check_count(iterations, "iterations")
         usage = torch.zeros(iterations, len(inputs), dtype=inputs.dtype, device=inputs.device)

@@ -12,13 +12,11 @@ name registered entries only; import paths need `allow_imports`, in the local us
 
 from ._entries import ATTACKS, DEFENSES, ESTIMATORS, MODELS, Entry
 from ._spec import (
-    KINDS,
     Spec,
     build_attack,
     build_defense,
     build_estimator,
-    check_call,
-    name_of,
+    parameters_of,
     shown_name,
     spec_of,
 )

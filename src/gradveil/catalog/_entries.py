@@ -1,8 +1,8 @@
 """The registry of names, each with a one-line description and its reference."""
 
 import re
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from dataclasses import dataclass
 from importlib import import_module
 from operator import attrgetter
 from typing import Any
@@ -22,9 +22,7 @@ class Entry:
     place: str
     """Its package of gradveil, and its name there: only what is built is imported."""
     summary: str = ""
-    reference: str = ""
-    amounts: Mapping[str, float] = field(default_factory=dict)
-    """Of a defense: the amounts it needs, each with a placeholder for one that is left out."""
+    reference: str = "gradveil"
 
     @property
     def name(self) -> str:
@@ -50,61 +48,51 @@ DEFENSES = _by_name(
         "defenses:GradientNoise",
         "The same Gaussian noise on every parameter.",
         "Zhu et al. 2019, arXiv:1906.08935",
-        {"scale": 1.0},
     ),
     Entry(
         "defenses:OptimalNoise",
         "More noise where an entry reveals much and is worth little.",
         f"{PAPER}, Theorem 2, Eq. 10",
-        {"scale": 1.0},
     ),
     Entry(
         "defenses:ClampedNoise",
         "Clamps each entry of the batch's gradient, then isotropic noise: no (ε, δ) guarantee.",
         f"{PAPER}, section 4; not Abadi et al. 2016",
-        {"scale": 1.0, "clip": 1.0},
     ),
     Entry(
         "defenses:OptimalClampedNoise",
         "Clamps each entry, then optimal noise on those that were not clamped.",
         f"{PAPER}, Theorem 3, Eq. 16",
-        {"scale": 1.0, "clip": 1.0},
     ),
     Entry(
         "defenses:PrivateNoise",
         "Clips each example in the norm of the noise, then noise: (ε, δ) differential privacy.",
         "Abadi et al. 2016, arXiv:1607.00133; other shapes: gradveil",
-        {"noise_multiplier": 1.0, "clip": 1.0},
     ),
     Entry(
         "defenses:GradientPruning",
         "Sends only the largest entries.",
         "Aji and Heafield 2017, arXiv:1704.05021; Lin et al. 2018, arXiv:1712.01887",
-        {"ratio": 0.5},
     ),
     Entry(
         "defenses:OptimalPruning",
         "Prunes the entries that reveal most for what they are worth.",
         f"{PAPER}, Theorem 4, Eq. 19",
-        {"ratio": 0.5},
     ),
     Entry(
         "defenses:Rounding",
         "Rounds every entry to a grid.",
         f"{PAPER}, released code",
-        {"step": 1.0},
     ),
     Entry(
         "defenses:OptimalRounding",
         "Rounds to a grid that is coarser where optimal noise would be larger.",
         f"{PAPER}, released code",
-        {"step": 1.0},
     ),
     Entry(
         "defenses:LaplaceNoise",
         "The same Laplace noise on every parameter.",
         "Zhu et al. 2019, arXiv:1906.08935",
-        {"scale": 1.0},
     ),
     Entry(
         "defenses:SignCompression",
@@ -120,7 +108,6 @@ DEFENSES = _by_name(
         "defenses:ErrorFeedback",
         "Sends the largest entries and keeps the rest for the next step.",
         "Stich et al. 2018, arXiv:1809.07599; Lin et al. 2018, arXiv:1712.01887",
-        {"ratio": 0.5},
     ),
     Entry(
         "defenses:Soteria",
@@ -163,18 +150,9 @@ ATTACKS = _by_name(
     Entry(
         "attacks:InvertingGradients.strong",
         "Inverting Gradients, tuned: annealing, restarts, second-order steps at the end.",
-        "gradveil",
     ),
-    Entry(
-        "attacks:Adaptive",
-        "Knows the defense: maximises the likelihood of what was sent.",
-        "gradveil",
-    ),
-    Entry(
-        "attacks:PlanReader",
-        "Reads noise levels that were planned from the private batch.",
-        "gradveil",
-    ),
+    Entry("attacks:Adaptive", "Knows the defense: maximises the likelihood of what was sent."),
+    Entry("attacks:PlanReader", "Reads noise levels that were planned from the private batch."),
     Entry(
         "attacks:DLG",
         "Matches the gradient with L-BFGS, labels optimised jointly.",
@@ -224,15 +202,10 @@ ESTIMATORS = _by_name(
         "Random directions through the whole batch.",
         f"{PAPER}, Lemma 1, Algorithm 1",
     ),
-    Entry(
-        "sensitivity:PerExample",
-        "One random direction for each example, squares summed.",
-        "gradveil",
-    ),
+    Entry("sensitivity:PerExample", "One random direction for each example, squares summed."),
     Entry(
         "sensitivity:Structured",
         "Per example, with each layer's structure: the price of a few gradients.",
-        "gradveil",
     ),
 )
 
@@ -256,6 +229,3 @@ PARTS = _by_name(
 """What occurs only inside other specifications."""
 
 EVERYTHING = {**DEFENSES, **ATTACKS, **ESTIMATORS, **PARTS}
-
-OTHER_SPELLINGS = {"dpsgd": "clamped-noise", "optimal-dpsgd": "optimal-clamped-noise"}
-"""What the paper calls DP-SGD is not differentially private, so it has another name here."""

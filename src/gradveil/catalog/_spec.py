@@ -5,109 +5,120 @@ import dataclasses
 import inspect
 import math
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 from torch import nn
 
-from gradveil._checks import WrongType, WrongValue, check_kind, suggestion
+from gradveil._checks import WrongType, WrongValue, check_kind, first_line, suggestion
 from gradveil._imports import AllowImports, imported, makes, owned_by, takes
 from gradveil.defenses import Defense
 from gradveil.sensitivity import Estimator
 
-from ._entries import ATTACKS, DEFENSES, ESTIMATORS, EVERYTHING, MODELS, OTHER_SPELLINGS, Entry
+from ._entries import ATTACKS, DEFENSES, ESTIMATORS, EVERYTHING, MODELS, Entry
 
 if TYPE_CHECKING:  # who builds defenses imports no attack
     from gradveil.attacks import Attack
 
-_NAME = r"[^\W\d][\w.\-]*(?::[\w.<>]*)?"
-_TOKEN = re.compile(
-    rf"""(?P<string>"(?:[^"\\\n]|\\.)*"|'(?:[^'\\\n]|\\.)*')
-    |(?P<number>\.?\d[\w.]*(?:(?<=[eE])[+-]\d+)?)
-    |(?P<name>{_NAME})|(?P<words><[^<>]*>)|(?P<space>\s)""",
-    re.VERBOSE,
-)
+_NAME = r"[^\W\d][\w.\-]*(?::[\w.<>]*)?|<[^<>]*>"
+"""As the catalog lists it, as it is imported, or words for what has no specification."""
 
+_OPTION = r"[^\W\d]\w*(?=\s*=)"
+_PLAIN = r"""[+-]?\.?\d[\w.]*(?:(?<=[eE])[+-]\d+)?|"(?:[^"\\\n]|\\.)*"|'(?:[^'\\\n]|\\.)*'"""
+_WORDS = {"True": True, "False": False, "None": None, "inf": math.inf}
 
-@dataclass(frozen=True)
-class Unwritable:
-    """A value that has no specification, such as the data that a prior was fitted to."""
-
-    text: str
+_LONGEST, _DEEPEST = 10_000, 50
+"""Characters of a text, and brackets inside of brackets: texts come from elsewhere, too."""
 
 
 class _Reader:
-    """Reads one text by Python's own grammar; nothing in it is evaluated.
-
-    Names hold hyphens, dots and colons, and may be words of Python's (`from-server`). So the parser
-    gets a text of the same length with identifiers in their places, and names are read from the
-    original at the same places.
-    """
+    """Reads one text from left to right; nothing in it is evaluated but numbers and strings."""
 
     def __init__(self, text: str, what: str) -> None:
-        self._text, self._what = text, what
+        self._text, self._what, self._place, self._depth = text, what, 0, 0
 
     def spec(self) -> "Spec":
         """The specification that the whole text is."""
-        if len(self._text) > 10_000:  # Python's parser is not made for more from elsewhere
+        if len(self._text) > _LONGEST:
             self._fail(f"{len(self._text)} characters")
-        try:
-            self._masked = f"({_TOKEN.sub(self._mask, self._text)})".encode()
-            tree = ast.parse(self._masked, mode="eval").body
-        except SyntaxError as error:
-            self._fail(f"{error.msg} at character {max(1, (error.offset or 0) - 1)}")
-        except (ValueError, RecursionError, MemoryError) as error:
-            self._fail(type(error).__name__)
-        found = self._value(tree)
+        found = self._value()
         if not isinstance(found, Spec):
             self._fail("no name")
+        if self._text[self._place :].strip():
+            self._fail()
         return found
 
-    def _mask(self, token: re.Match[str]) -> str:
-        if token.lastgroup == "name":
-            return re.sub(r"\W", "_", token.group())
-        if token.lastgroup == "words":
-            return "_" * len(token.group())
-        return " " if token.lastgroup == "space" else token.group()
+    def _take(self, pattern: str) -> str:
+        """The next piece, if it is of this kind; otherwise nothing."""
+        found = re.compile(rf"\s*({pattern})").match(self._text, self._place)
+        if found is None:
+            return ""
+        self._place = found.end()
+        return found.group(1)
 
-    def _value(self, node: ast.AST) -> Any:
-        match node:
-            case ast.Constant(value=bool() | int() | float() | str() | None as value):
-                return value
-            case ast.UnaryOp(op=ast.USub() | ast.UAdd() as sign, operand=operand):
-                number = self._value(operand)
-                if isinstance(number, (int, float)) and not isinstance(number, bool):
-                    return -number if isinstance(sign, ast.USub) else number
-            case ast.List(elts=parts):
-                return [self._value(part) for part in parts]
-            case ast.Tuple(elts=parts):
-                return tuple(self._value(part) for part in parts)
-            case ast.Name():
-                name = self._original(node)
-                if name == "inf":
-                    return math.inf
-                return Unwritable(name[1:-1]) if name.startswith("<") else Spec(name)
-            case ast.Call(func=ast.Name() as function, args=given, keywords=options):
-                arguments: dict[int | str, Any] = dict(enumerate(map(self._value, given)))
-                for option in options:
-                    if option.arg is None or not self._original(option).startswith(option.arg):
-                        self._fail(f"`{self._original(option)}`")
-                    if option.arg in arguments:
-                        self._fail(f"the option `{option.arg}` twice")
-                    arguments[option.arg] = self._value(option.value)
-                return Spec(self._original(function), arguments)
-        self._fail(f"`{self._original(node)[:40]}`")
+    def _value(self) -> Any:
+        if infinite := self._take(r"[+-]inf\b"):
+            return float(infinite)
+        if plain := self._take(_PLAIN):
+            try:
+                value = ast.literal_eval(plain)
+            except (ValueError, SyntaxError):
+                self._fail(f"`{plain[:40]}`")
+            return self._fail(f"`{plain}`") if isinstance(value, complex) else value
+        if self._take(r"\["):
+            return [self._value() for _ in self._until("]")]
+        if self._take(r"\("):
+            start = self._place
+            values = [self._value() for _ in self._until(")")]
+            comma = self._text[start : self._place - 1].rstrip().endswith(",")
+            return values[0] if len(values) == 1 and not comma else tuple(values)
+        name = self._take(_NAME) or self._fail()
+        if name in _WORDS:
+            return _WORDS[name]
+        return Spec(name, self._arguments(name) if self._take(r"\(") else {})
 
-    def _original(self, node: Any) -> str:
-        """The text of a node; Python counts bytes, and the parenthesis before it."""
-        start, end = (
-            len(self._masked[:place].decode()) - 1
-            for place in (node.col_offset, node.end_col_offset)
-        )
-        return self._text[start:end]
+    def _arguments(self, name: str) -> dict[str, Any]:
+        """By option; those without one by the names that the registered class has for them."""
+        values: list[Any] = []
+        options: dict[str, Any] = {}
+        for _ in self._until(")"):
+            if option := self._take(_OPTION):
+                if option in options:
+                    self._fail(f"the option `{option}` twice")
+                self._take("=")
+                options[option] = self._value()
+            elif options:
+                self._fail()
+            else:
+                values.append(self._value())
+        known = EVERYTHING | MODELS
+        asked = values and name in known  # what has options only is not imported yet
+        taken = inspect.signature(known[name].build).parameters if asked else {}
+        names = [n for n, p in taken.items() if p.kind is p.POSITIONAL_OR_KEYWORD]
+        by_name = dict(zip(names, values, strict=False))
+        twice = sorted(by_name.keys() & options.keys())
+        if twice or len(values) > len(names):
+            found = f"{twice} twice" if twice else f"{len(values)} arguments without a name"
+            advice = suggestion(name, known).strip() or "Name its options, as `name(option=value)`."
+            raise WrongValue(f"The name `{name}`", "take its arguments", found, advice)
+        return {**by_name, **options}
 
-    def _fail(self, problem: str) -> NoReturn:
+    def _until(self, end: str) -> Iterator[None]:
+        """Once for each part up to the bracket that closes; commas are between them."""
+        self._depth += 1
+        if self._depth > _DEEPEST:
+            self._fail("too many nested parentheses")
+        while not self._take(re.escape(end)):
+            yield
+            if not self._take(",") and not self._text[self._place :].lstrip().startswith(end):
+                self._fail()
+        self._depth -= 1
+
+    def _fail(self, problem: str = "") -> NoReturn:
+        rest = self._text[self._place :].lstrip()[:40]
+        problem = problem or f"{rest or 'its end'!r} at character {self._place + 1}"
         expected = (
             "read `name` or `name(option=value, ...)`, where values are plain values or names with"
             " options of their own, as in `gradient-pruning(ratio=0.9, noise=gradient-noise(0.1))`"
@@ -124,58 +135,52 @@ class Kind(NamedTuple):
     """What that test asks for, in words."""
     fits: Callable[[Any], bool]
 
-    def find(
-        self, name: str, allow_imports: AllowImports, argument: str = ""
-    ) -> Callable[..., Any]:
-        """The class or factory of this name, which `argument` gave."""
+    def find(self, name: str, allow_imports: AllowImports) -> Any:
+        """The class or factory of this name."""
         if ":" in name:
-            made: Callable[..., Any] = imported(
-                name, self.word, allow_imports, self.fits, self.wanted
-            )
-            return made
+            return imported(name, self.word, allow_imports, self.fits, self.wanted)
         if name not in self.entries:
             own = "or, where imports are allowed, 'package.module:name' for your own"
             expected = f"be one of {', '.join(self.entries)}; {own}"
             advice = suggestion(name, self.entries).strip()
-            raise WrongValue(argument or f"A {self.word}", expected, f"`{name}`", advice)
+            if self.word == "part" and not advice:
+                advice = "Build it in Python." if name.startswith("<") else "Put words into quotes."
+            raise WrongValue(f"A {self.word}", expected, f"`{name}`", advice)
         return self.entries[name].build
 
 
-def _is_defense(kind: type) -> bool:
-    return issubclass(kind, Defense)
+AMOUNTS = {"noise_multiplier": 1.0, "scale": 1.0, "ratio": 0.5, "step": 1.0, "clip": 1.0}
+"""What says how much a defense does, each with a placeholder for one that is left out."""
 
+SETTLED = {"scale", "ratio", "utility_budget", "target_error"}
+"""With one of these a defense leaves nothing out."""
 
-def _is_attack(kind: type) -> bool:
-    return takes(kind, 2)
-
-
-def _is_estimator(kind: type) -> bool:
-    return takes(kind, 3)
+_FITS: dict[str, Callable[[type], bool]] = {
+    "defense": lambda kind: issubclass(kind, Defense),
+    "attack": partial(takes, count=2),
+    "estimator": partial(takes, count=3),
+}
 
 
 def _is_part(kind: type) -> bool:
-    return _is_defense(kind) or _is_attack(kind) or _is_estimator(kind)
+    return any(fits(kind) for fits in _FITS.values())
 
 
 _TAKES = "a class whose objects take"
+_MODEL = "a subclass of `torch.nn.Module`, or a Python function of yours that returns one"
 KINDS = {
     kind.word: kind
     for kind in (
-        Kind("defense", DEFENSES, "a subclass of `gradveil.Defense`", owned_by(_is_defense)),
-        Kind("attack", ATTACKS, f"{_TAKES} (observation, generator)", owned_by(_is_attack)),
+        Kind("defense", DEFENSES, "a subclass of `gradveil.Defense`", owned_by(_FITS["defense"])),
+        Kind("attack", ATTACKS, f"{_TAKES} (observation, generator)", owned_by(_FITS["attack"])),
         Kind(
             "estimator",
             ESTIMATORS,
             f"{_TAKES} (message, inputs, generator)",
-            owned_by(_is_estimator),
+            owned_by(_FITS["estimator"]),
         ),
         Kind("part", EVERYTHING, "a defense, an attack or an estimator", owned_by(_is_part)),
-        Kind(
-            "model",
-            MODELS,
-            "a subclass of `torch.nn.Module`, or a Python function of yours that returns one",
-            makes(nn.Module),
-        ),
+        Kind("model", MODELS, _MODEL, makes(nn.Module)),
     )
 }
 
@@ -184,67 +189,52 @@ KINDS = {
 class Spec:
     """The name of a thing and the arguments it is made with: `optimal-noise(scale=0.1)`.
 
-    The only reader and writer of such texts. ``Spec.parse(str(spec)) == spec``.
+    The only reader and writer of such texts. ``Spec.parse(str(spec)) == spec``. In a text, the
+    arguments of registered names may go without their options, as in Python.
 
     Args:
         name: As the catalog lists it, or the import path of a user's own, `package.module:Class`.
-        arguments: Plain values (numbers, words, `None`, lists and tuples of them) or further Specs,
-            by option; those without an option by position, from 0.
+        arguments: By option, plain values (numbers, words, `None`, lists and tuples of them) or
+            further Specs.
 
     >>> spec = Spec.parse("optimal-pruning(ratio=0.9, noise=gradient-noise(0.01))")
     >>> spec.name, spec.arguments["ratio"], spec.arguments["noise"]
-    ('optimal-pruning', 0.9, Spec.parse('gradient-noise(0.01)'))
+    ('optimal-pruning', 0.9, Spec.parse('gradient-noise(scale=0.01)'))
     >>> str(spec.with_(ratio=0.5))
-    'optimal-pruning(ratio=0.5, noise=gradient-noise(0.01))'
+    'optimal-pruning(ratio=0.5, noise=gradient-noise(scale=0.01))'
     """
 
     name: str
-    arguments: Mapping[int | str, Any] = field(default_factory=dict)
+    arguments: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        reserved = ("True", "False", "None", "inf")
         named = isinstance(self.name, str) and re.fullmatch(_NAME, self.name)
-        if not named or self.name in reserved:
+        if not named or self.name in _WORDS:
             expected = "be a name as the catalog lists it, or package.module:Class"
             advice = "Specifications should read `name` or `name(option=value, ...)`."
             raise WrongValue("name", expected, repr(self.name), advice)
         own = f"Parameter `arguments` of `{self.name}`"
-        options = [key for key in self.arguments if not isinstance(key, int)]
-        places = {*self.arguments} - {*options}
-        if places != {*range(len(places))} or not all(map(str.isidentifier, options)):
-            expected = "have options as keys, or positions from 0"
-            raise WrongValue(own, expected, str([*self.arguments]))
-
-        def check(value: object) -> None:
-            plain = isinstance(value, (bool, int, float, str, type(None), Spec, Unwritable))
+        if not all(isinstance(key, str) and key.isidentifier() for key in self.arguments):
+            raise WrongValue(own, "have options as keys", str([*self.arguments]))
+        for value in _leaves([*self.arguments.values()]):
+            plain = isinstance(value, (bool, int, float, str, type(None), Spec))
             if not plain or value != value:
                 expected = "hold numbers, words, None, lists and tuples of these, or Specs"
                 raise WrongType(own, expected, f"{type(value).__name__} ({value!r})")
-
-        each(check, [*self.arguments.values()])
-        ordered = [*sorted(places), *options]  # type: ignore[type-var]
-        object.__setattr__(self, "arguments", {key: self.arguments[key] for key in ordered})
-        object.__setattr__(self, "name", OTHER_SPELLINGS.get(self.name, self.name))
+        object.__setattr__(self, "arguments", {**self.arguments})
 
     @classmethod
     def parse(cls, text: str, what: str = "specification") -> "Spec":
         """The specification that a text is; nothing in it is evaluated or imported.
 
-        It may hold ``<words>`` for values without a specification, as `spec_of` writes them. Such
-        a specification can be shown, but not built.
-
-        Args:
-            text: As `gradient-pruning(ratio=0.9, noise=gradient-noise(0.1))`.
-            what: What it stands for, for error messages.
+        ``<words>`` stand for values without a specification, as `spec_of` writes them: such a
+        specification can be shown, but not built. Errors name what it is for, as "defense".
         """
         check_kind(text, "spec", str, f"Give the text of a {what}, as `name(option=value)`.")
         return _Reader(text, what).spec()
 
     def __str__(self) -> str:
-        items = [
-            _text(value) if isinstance(key, int) else f"{key}={_text(value)}"
-            for key, value in self.arguments.items()
-        ]
+        items = [f"{key}={_text(value)}" for key, value in self.arguments.items()]
         return f"{self.name}({', '.join(items)})" if items else self.name
 
     def __repr__(self) -> str:
@@ -254,42 +244,12 @@ class Spec:
         return hash((self.name, frozenset(self.arguments)))
 
     @property
-    def positional(self) -> list[Any]:
-        """The arguments without an option, in order."""
-        return [value for key, value in self.arguments.items() if isinstance(key, int)]
-
-    @property
-    def options(self) -> dict[str, Any]:
-        """The arguments with an option."""
-        return {key: value for key, value in self.arguments.items() if isinstance(key, str)}
-
-    @property
     def imports(self) -> list[str]:
         """The import paths that it and its parts name."""
         found = [self.name] if ":" in self.name else []
-        each(
-            lambda part: found.extend(part.imports) if isinstance(part, Spec) else None,
-            [*self.arguments.values()],
-        )
+        for value in _leaves([*self.arguments.values()]):
+            found += value.imports if isinstance(value, Spec) else []
         return found
-
-    def named(self) -> "Spec":
-        """The same with an option for every argument, as the registered class calls them.
-
-        >>> Spec.parse("gradient-noise(0.01)").named()
-        Spec.parse('gradient-noise(scale=0.01)')
-        """
-        names = _names_of(EVERYTHING[self.name].build) if self.name in EVERYTHING else []
-        by_name = dict(zip(names, self.positional, strict=False))
-        twice = by_name.keys() & self.options.keys()
-        if twice or len(self.positional) > len(names):
-            found = f"`{self}`{f', {sorted(twice)} twice' if twice else ''}"
-            expected = "be registered, with each of its options once"
-            raise WrongValue(f"The name `{self.name}`", expected, found, "Name its options.")
-        every = {**by_name, **self.options}
-        return Spec(
-            self.name, {k: v.named() if isinstance(v, Spec) else v for k, v in every.items()}
-        )
 
     def with_(self, **arguments: Any) -> "Spec":
         """The same with other arguments.
@@ -297,9 +257,7 @@ class Spec:
         >>> str(Spec.parse("gradient-noise(0.01)").with_(scale=0.1))
         'gradient-noise(scale=0.1)'
         """
-        base = self.named() if self.positional else self
-        changed: dict[Any, Any] = {**base.arguments}
-        return Spec(self.name, changed | arguments)
+        return Spec(self.name, {**self.arguments, **arguments})
 
     @property
     def amounts(self) -> list[tuple[str, float]]:
@@ -308,88 +266,61 @@ class Spec:
         >>> Spec.parse("optimal-pruning(0.9, noise=gradient-noise(0.01))").amounts
         [('ratio', 0.9), ('scale', 0.01)]
         """
-        known = ("scale", "ratio", "clip", "step", "noise_multiplier")
-        whole = self.named() if self.name in EVERYTHING else self
         amounts: list[tuple[str, float]] = []
-        for key, value in whole.arguments.items():
+        for key, value in self.arguments.items():
             if isinstance(value, Spec):
                 amounts += value.amounts
-            elif key in known and isinstance(value, (int, float)):
-                amounts.append((str(key), float(value)))
+            elif key in AMOUNTS and isinstance(value, (int, float)):
+                amounts.append((key, float(value)))
         return amounts
 
-    def rounded(self, digits: int = 4) -> "Spec":
-        """The same with numbers of so many significant digits, to be shown.
-
-        >>> Spec.parse("clamped-noise(scale=0.009054506197571754, clip=0.5)").rounded()
-        Spec.parse('clamped-noise(scale=0.009055, clip=0.5)')
-        """
-
-        def change(value: Any) -> Any:
-            if isinstance(value, Spec):
-                return value.rounded(digits)
-            return float(f"{value:.{digits}g}") if isinstance(value, float) else value
-
-        return Spec(self.name, {key: each(change, v) for key, v in self.arguments.items()})
-
     @property
-    def missing(self) -> frozenset[str]:
-        """Which amounts a defense leaves out: "scale", "ratio", "clip", or "noise" (its scale).
+    def missing(self) -> dict[str, Any]:
+        """The amounts that a defense leaves out, or its noise does, each with a placeholder.
 
-        >>> sorted(Spec.parse("optimal-pruning(noise=optimal-noise)").missing)
-        ['noise', 'ratio']
+        >>> Spec.parse("optimal-pruning(noise=optimal-noise)").missing
+        {'ratio': 0.5, 'noise': Spec.parse('optimal-noise(scale=1.0)')}
         """
-        noise = self.options.get("noise")
-        inner = {"noise"} if isinstance(noise, Spec) and noise._left_out() else set()
-        return frozenset({*self._left_out(), *inner})
+        noise, given = self.arguments.get("noise"), self.arguments.keys()
+        inner = {"noise": noise.completed()} if isinstance(noise, Spec) and noise.missing else {}
+        if self.name not in DEFENSES or given & SETTLED:
+            return inner
+        takes = inspect.signature(DEFENSES[self.name].build).parameters
+        needed = {n for n, p in takes.items() if n == "clip" or p.default in (p.empty, None)}
+        return {n: usual for n, usual in AMOUNTS.items() if n in needed - given} | inner
 
     def completed(self) -> "Spec":
         """The same with a placeholder for every amount that is missing."""
-        noise = self.options.get("noise")
-        whole: dict[Any, Any] = {**self.arguments, **self._left_out()}
-        if isinstance(noise, Spec):
-            whole["noise"] = noise.completed()
-        return Spec(self.name, whole)
+        return self.with_(**self.missing)
 
     def build(self, kind: str, *, allow_imports: AllowImports = False) -> Any:
-        """The "defense", "attack", "estimator" or "part" of one that this describes.
+        """The "defense", "attack", "estimator", "model" or "part" of one that this describes.
 
-        Args:
-            kind: What it should be.
-            allow_imports: Whether names may be import paths, whose code is then run: True for text
-                that the local user typed, or the paths that are allowed. Never for text that comes
-                from elsewhere.
+        Names may be import paths, whose code is then run, where `allow_imports` is True, for text
+        that the local user typed, or lists them. Never for text that comes from elsewhere.
         """
 
         def built(value: Any) -> Any:
             if isinstance(value, Spec):
                 return value.build("part", allow_imports=allow_imports)
-            if isinstance(value, Unwritable):
-                expected = "hold numbers, words and names to build something from"
-                found = f"`<{value.text}>`, which stands for an object"
-                raise WrongValue("A specification", expected, found, "Build it in Python.")
             return value
 
         make = KINDS[kind].find(self.name, allow_imports)
-        positional = each(built, self.positional)
-        options = {key: each(built, value) for key, value in self.options.items()}
-        check_call(make, self.name, positional, options)
+        options = {key: each(built, value) for key, value in self.arguments.items()}
         try:
-            made = make(*positional, **options)
-        except (TypeError, ValueError) as error:
-            raise ValueError(f"`{self.name}`: {error}") from error
+            inspect.signature(make).bind(**options)
+        except TypeError as error:
+            own, known = f"Parameter `options` of `{self.name}`", parameters_of(make)
+            raise WrongValue(own, f"fit ({known})", f"{options!r}: {error}") from None
+        try:
+            made = make(**options)
+        except (Exception, SystemExit) as error:  # a user's class may raise anything
+            said = error if isinstance(error, (TypeError, ValueError)) else first_line(error)
+            raise ValueError(f"`{self.name}`: {said}") from error
         if kind != "part" and not KINDS[kind].fits(type(made)):
             found = f"that '{self}' gives a {type(made).__name__}"
             raise WrongValue(f"A {kind}", f"be {KINDS[kind].wanted}", found)
         return made
-
-    def _left_out(self) -> dict[str, float]:
-        """Placeholders for the amounts that a registered defense needs and this does not give."""
-        amounts = EVERYTHING[self.name].amounts if self.name in EVERYTHING else {}
-        given = self.options.keys()
-        if self.positional or given & {"scale", "ratio", "utility_budget", "target_error"}:
-            return {}
-        return {name: amount for name, amount in amounts.items() if name not in given}
 
 
 def each(change: Callable[[Any], Any], value: Any) -> Any:
@@ -399,28 +330,23 @@ def each(change: Callable[[Any], Any], value: Any) -> Any:
     return change(value)
 
 
-def check_call(
-    make: Callable[..., Any], name: str, positional: list[Any], options: dict[str, Any]
-) -> None:
-    """Require arguments that `make` takes."""
-    try:
-        signature = inspect.signature(make)
-    except (TypeError, ValueError):
-        return  # built in C, say: calling it will tell
-    try:
-        signature.bind(*positional, **options)
-    except TypeError as error:
-        parameters = signature.parameters.values()
-        known = [p.name if p.default is p.empty else f"{p.name}={p.default!r}" for p in parameters]
-        given = f"{positional!r} and {options!r}" if positional else f"{options!r}"
-        expected, own = f"fit ({', '.join(known)})", f"Parameter `options` of `{name}`"
-        raise WrongValue(own, expected, f"{given}: {error}") from None
+def _leaves(value: Any) -> Iterator[Any]:
+    """A value, or the parts of lists and tuples."""
+    for part in value if isinstance(value, (list, tuple)) else ():
+        yield from _leaves(part)
+    if not isinstance(value, (list, tuple)):
+        yield value
 
 
-def _names_of(make: Callable[..., Any]) -> list[str]:
-    """The names of the arguments that can be given without one, in order."""
-    parameters = inspect.signature(make).parameters.values()
-    return [p.name for p in parameters if p.kind is p.POSITIONAL_OR_KEYWORD]
+def parameters_of(make: Callable[..., Any]) -> str:
+    """What a class or a function takes, with the defaults that are plain."""
+    items = []
+    for one in inspect.signature(make).parameters.values():
+        plain = isinstance(one.default, (bool, int, float, str, tuple, type(None)))
+        default = repr(one.default) if plain else "..."
+        if one.name != "_" and one.kind is not one.VAR_KEYWORD:
+            items.append(one.name if one.default is one.empty else f"{one.name}={default}")
+    return ", ".join(items)
 
 
 def _text(value: object) -> str:
@@ -429,8 +355,6 @@ def _text(value: object) -> str:
         if isinstance(value, list):
             return f"[{inside}]"
         return f"({inside},)" if len(value) == 1 else f"({inside})"
-    if isinstance(value, Unwritable):
-        return f"<{value.text}>"
     return str(value) if isinstance(value, Spec) else repr(value)
 
 
@@ -444,19 +368,18 @@ def spec_of(thing: object) -> str:
     return str(_described(thing))
 
 
-def _described(thing: object) -> Spec:
-    return Spec(
-        name_of(type(thing)), {k: each(_described_value, v) for k, v in _changed(thing).items()}
-    )
+def _described(value: object) -> Any:
+    if value is None or isinstance(value, (bool, int, float, str)):
+        return value
+    words = getattr(value, "spec_words", None)
+    if words is not None:  # samples, networks and shapes have no specification
+        return Spec(f"<{words}>")
+    changed = {name: each(_described, option) for name, option in _changed(value).items()}
+    return Spec(_name_of(type(value)), changed)
 
 
-def name_of(kind: type) -> str:
-    """The name of a class in specifications: as registered, or its import path.
-
-    >>> from gradveil import OptimalNoise
-    >>> name_of(OptimalNoise)
-    'optimal-noise'
-    """
+def _name_of(kind: type) -> str:
+    """As registered, or the import path."""
     package = kind.__module__.removeprefix("gradveil.").partition(".")[0]
     for entry in EVERYTHING.values():
         if entry.place == f"{package}:{kind.__qualname__}" and entry.build is kind:
@@ -471,18 +394,11 @@ def _changed(thing: object) -> dict[str, Any]:
         if option.default_factory is not dataclasses.MISSING:
             usual[option.name] = option.default_factory()
     now = {name: getattr(thing, name) for name in usual if hasattr(thing, name)}
-    return {name: value for name, value in now.items() if not _same(value, usual[name])}
-
-
-def _same(value: object, default: object) -> bool:
-    return value is default or (type(value) is type(default) and bool(value == default))
-
-
-def _described_value(value: object) -> Any:
-    words = getattr(value, "spec_words", None)
-    if words is not None:  # samples, networks and shapes have no specification
-        return Unwritable(words)
-    return value if isinstance(value, (bool, int, float, str, type(None))) else _described(value)
+    return {
+        name: value
+        for name, value in now.items()
+        if type(value) is not type(usual[name]) or value != usual[name]
+    }
 
 
 def shown_name(text: str) -> str:

@@ -3,7 +3,7 @@
 import shlex
 import sys
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import typer
 from rich.console import Console
@@ -21,22 +21,18 @@ from gradveil.messages import LocalSteps
 
 from ._loading import load_subject, typed
 from ._options import (
+    HELPS,
     AsFormat,
-    DataPath,
-    DatasetName,
-    Device,
+    Data,
     Format,
-    LossName,
-    ModelName,
-    OutputKey,
-    Seed,
-    WeightsPath,
+    SubjectOptions,
     bar,
     given,
     is_given,
     option,
     options,
     useless,
+    with_fields,
 )
 
 INTERRUPTED = 130
@@ -44,14 +40,10 @@ QUICK = ("gradient-noise", "optimal-noise")
 """The defenses of a quick audit."""
 
 
+@with_fields(SubjectOptions, HELPS)
 def run_audit(
     context: typer.Context,
-    dataset: DatasetName = "mnist",
-    data: DataPath = None,
-    model: ModelName = None,
-    weights: WeightsPath = None,
-    loss: LossName = None,
-    output: OutputKey = None,
+    data: Data = "mnist",
     batch_size: Annotated[int, typer.Option(help="Examples in a private batch.")] = 4,
     batches: Annotated[int, typer.Option(help="Private batches.")] = 1,
     seeds: Annotated[int, typer.Option(help="How often each is defended and attacked.")] = 1,
@@ -107,11 +99,10 @@ def run_audit(
     sample_rate: Annotated[
         float, typer.Option(help="Of Poisson sampling over these rounds; 1: all in all rounds.")
     ] = 1.0,
-    seed: Seed = 0,
-    device: Device = "cpu",
     out: Annotated[Path, typer.Option(help="Folder for the report.")] = Path("gradveil-audit"),
     quick: Annotated[bool, typer.Option(help="Two defenses, short attacks and trainings.")] = False,
     format: AsFormat = "table",
+    **others: Any,
 ) -> None:
     """Tell which defense to use, how strong, and what it costs, measured on this model and data.
 

@@ -1,8 +1,8 @@
 """`gradveil bound`: what the theory says of a defense or of private training, in seconds."""
 
-import dataclasses
 import json
 from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -17,37 +17,33 @@ from gradveil._files import write_atomically
 from gradveil.attacks import IdentificationReport
 from gradveil.audit import (
     BoundPoint,
-    BoundResult,
     BoundStudy,
     Federation,
     audited,
     draw_sweep,
     parse_defense,
 )
-from gradveil.audit.report import check_folder, csv_text, number, plural, share
-from gradveil.catalog import Spec, spec_of
+from gradveil.audit.report import check_folder, number, plural, share
+from gradveil.catalog import spec_of
 from gradveil.privacy import PrivacyAccount, recognition_bound, renyi_bound
 from gradveil.scoring import Interval
 
 from ._loading import load_subject, typed
 from ._options import (
+    HELPS,
     AsFormat,
-    DataPath,
-    DatasetName,
-    Device,
+    Data,
     Format,
-    LossName,
-    ModelName,
-    OutputKey,
-    Seed,
-    WeightsPath,
+    SubjectOptions,
     bar,
     option,
+    option_of,
     options,
     useless,
+    with_fields,
 )
 
-MODEL = ("dataset", "data", "model", "weights", "loss", "output", "batch_size", "defense")
+MODEL = ("data", "model", "weights", "loss", "output", "batch_size", "defense")
 ACCOUNT = ("noise_multiplier", "sample_rate", "steps")
 TAKES = {
     "bayesian": (*MODEL, "prior", "sweep", "out"),
@@ -107,6 +103,28 @@ ASSUMPTIONS = {
 }
 
 
+@dataclass(frozen=True)
+class Releases:
+    """Of private training, what recognition and renyi read."""
+
+    guess: float | None = None
+    diameter: float = 1.0
+    noise_multiplier: float | None = None
+    sample_rate: float = 1.0
+    steps: int = 1
+
+
+RELEASES = {
+    "guess": "recognition: the best blind guess's chance, as 1/N.",
+    "diameter": "renyi: the range of an entry of the input.",
+    "noise_multiplier": "Noise over the clip of each example's gradient.",
+    "sample_rate": "Each example's chance to be in a step (Poisson).",
+    "steps": "Releases.",
+}
+
+
+@with_fields(SubjectOptions, HELPS)
+@with_fields(Releases, RELEASES)
 def bound(
     context: typer.Context,
     kind: Annotated[
@@ -115,12 +133,7 @@ def bound(
             help="bayesian, fisher, candidates (a defense); recognition, renyi (private training)."
         ),
     ] = "bayesian",
-    dataset: DatasetName = "mnist",
-    data: DataPath = None,
-    model: ModelName = None,
-    weights: WeightsPath = None,
-    loss: LossName = None,
-    output: OutputKey = None,
+    data: Data = "mnist",
     batch_size: Annotated[int, typer.Option(help="Examples in the private batch.")] = 4,
     defense: Annotated[
         str, typer.Option(help="As 'optimal-noise(scale=0.1)'; amounts may be left out.")
@@ -137,92 +150,74 @@ def bound(
     rest: Annotated[
         Literal["known", "unknown"], typer.Option(help="candidates: of the batch.")
     ] = "known",
-    guess: Annotated[
-        float | None, typer.Option(help="recognition: the best blind guess's chance, as 1/N.")
-    ] = None,
-    diameter: Annotated[
-        float, typer.Option(help="renyi: the range of an entry of the input.")
-    ] = 1.0,
-    noise_multiplier: Annotated[
-        float | None, typer.Option(help="Noise over the clip of each example's gradient.")
-    ] = None,
-    sample_rate: Annotated[
-        float, typer.Option(help="Each example's chance to be in a step (Poisson).")
-    ] = 1.0,
-    steps: Annotated[int, typer.Option(help="Releases.")] = 1,
-    seed: Seed = 0,
-    device: Device = "cpu",
     out: Annotated[Path, typer.Option(help="Folder for a sweep.")] = Path("gradveil-bound"),
     format: AsFormat = "table",
+    **others: Any,
 ) -> None:
     """Show what no attacker can do, with its assumptions, without attacking."""
-    others = {name for every in TAKES.values() for name in every} - {*TAKES[kind]}
-    useless(context, f"with `--kind {kind}`", sorted(others))
+    unread = {name for every in TAKES.values() for name in every} - {*TAKES[kind]}
+    useless(context, f"with `--kind {kind}`", sorted(unread))
     if not sweep:
         useless(context, "without `--sweep`", ["out"])
     if kind in ("recognition", "renyi"):
-        account = {name: context.params[name] for name in ACCOUNT}
-        with options(context):
-            _show_statement(kind, _of_releases(kind, guess, diameter, account), format)
+        _show_statement(kind, _of_releases(context, kind), format)
         return
     if sweep:
         require("a sweep's chart", "gradveil[audit]", "matplotlib")
         with option("--out", "out"):
             check_folder(out)
+    study, title = _study(context, kind)
+    if kind == "bayesian":
+        _bayesian(study, title, prior == "learned", out if sweep else None, format)
+        return
+    if kind == "fisher":
+        facts = _fisher(study)
+    else:
+        with bar(Console(stderr=True)) as progress, options(context):
+            progress("candidates", 0.0)
+            facts = _candidates(study.from_candidates(candidates, trials, rest))
+    _show_statement(kind, {"defense": spec_of(study.defense), "of": title, **facts}, format)
+
+
+def _of_releases(context: typer.Context, kind: str) -> dict[str, Any]:
+    """The largest probability of success, or the smallest error of an unbiased attacker."""
+    given = {name: context.params[name] for name in TAKES[kind]}
+    for name, value in given.items():
+        if value is None:
+            raise WrongValue(option_of(name), "be given, as 0.1", "none")
+    with options(context):
+        if kind == "recognition":
+            found = {"probability": recognition_bound(**given)}
+        else:
+            found = {"mse": renyi_bound(**given)}
+        account = PrivacyAccount(given["noise_multiplier"], given["sample_rate"], delta=0.5)
+    return {**found, **given, "sampling": account.sampling}
+
+
+def _study(context: typer.Context, kind: str) -> tuple[BoundStudy, str]:
+    """The defense on the data that the options name, and what both are called."""
+    batch_size, defense = context.params["batch_size"], context.params["defense"]
     check_count(batch_size, "--batch-size")
     with option("--defense", "defenses"):
         (spec,) = typed("defense", [defense])
         parse_defense(spec)  # for its errors, before any work
     subject, named = load_subject(context, batch_size)
-    title = f"{subject.model_name} on {subject.name}, {batch_size} examples"
     with options(context, **named):
         case = audited(subject, Federation())
-        study = BoundStudy(
-            dataclasses.replace(case, prior=None) if kind == "fisher" else case, spec, seed
-        )
-    if sweep and not study.sweep():
+        case = replace(case, prior=None) if kind == "fisher" else case
+        study = BoundStudy(case, spec, context.params["seed"])
+    if context.params["sweep"] and not study.sweep():
         expected = "come with a defense that has a scale or a ratio"
         advice = "Leave it out, or name another defense."
         raise WrongValue("--sweep", expected, f"`--defense {defense}`", advice)
-    if kind == "fisher":
-        _show_statement(kind, _fisher(study, title), format)
-    elif kind == "candidates":
-        with bar(Console(stderr=True)) as progress, options(context):
-            progress("candidates", 0.0)
-            found = study.from_candidates(candidates, trials, rest)
-        facts = _candidates(found) | {"defense": spec_of(study.defense), "of": title}
-        _show_statement(kind, facts, format)
-    else:
-        _bayesian(study, title, prior == "learned", out if sweep else None, format)
+    return study, f"{subject.model_name} on {subject.name}, {batch_size} examples"
 
 
-def _of_releases(
-    kind: str, guess: float | None, diameter: float, account: dict[str, Any]
-) -> dict[str, Any]:
-    """The largest probability of success, or the smallest error of an unbiased attacker."""
-    needed = {"--noise-multiplier": account["noise_multiplier"]}
-    if kind == "recognition":
-        needed = {"--guess": guess, **needed}
-    for name, value in needed.items():
-        if value is None:
-            what = "the best blind guess's chance" if name == "--guess" else "noise over the clip"
-            raise WrongValue(name, f"be given: {what}, as 0.1", "none")
-    if kind == "recognition":
-        chance = guess or 0.0
-        found = {"probability": recognition_bound(chance, **account), "guess": chance}
-    else:
-        found = {"mse": renyi_bound(diameter, **account), "diameter": diameter}
-    stated = PrivacyAccount(account["noise_multiplier"], account["sample_rate"], delta=0.5)
-    return {**found, **account, "sampling": stated.sampling}
-
-
-def _fisher(study: BoundStudy, title: str) -> dict[str, Any]:
+def _fisher(study: BoundStudy) -> dict[str, Any]:
     """d / tr J_F of the defense."""
     (point,) = _points(study, sweep=False)
     return {
         "mse": point.bound.unmatched_mse if point.bound else 0.0,
-        "defense": point.defense,
-        "of": title,
         "batches": point.bound.batches if point.bound else None,
         "no_guarantee": point.no_guarantee,
     }
@@ -301,11 +296,10 @@ def _bayesian(
         with bar(Console(stderr=True)) as progress, option("--prior learned", "samples"):
             study.learn_prior(lambda step, steps, _: progress("learning", step / steps))
     points = _points(study, sweep=folder is not None)
-    rows = [dataclasses.asdict(point) for point in points]
+    rows = [asdict(point) for point in points]
     if folder is not None:
         folder.mkdir(parents=True, exist_ok=True)
         write_atomically(folder / "bound.json", json.dumps(rows))
-        write_atomically(folder / "bound.csv", csv_text([_flat(point) for point in points]))
         draw_sweep(points, folder / "bound.png")
     if format == "json":
         print(json.dumps(rows, indent=1))
@@ -325,13 +319,6 @@ def _points(study: BoundStudy, sweep: bool) -> list[BoundPoint]:
     return points
 
 
-def _flat(point: BoundPoint) -> dict[str, Any]:
-    """One level of names, the same with and without a bound."""
-    row = dataclasses.asdict(point)
-    found = row.pop("bound") or {}
-    return row | {f"bound_{f.name}": found.get(f.name) for f in dataclasses.fields(BoundResult)}
-
-
 def _show_points(points: Sequence[BoundPoint], title: str, note: str) -> None:
     table = Table(title=escape(title), title_justify="left")
     for column in ("defense", "U1", "U2", "bound", "trace", "dB ≤", "gain"):
@@ -342,14 +329,14 @@ def _show_points(points: Sequence[BoundPoint], title: str, note: str) -> None:
     console = Console()
     console.print(table)
     found = [point.bound for point in points if point.bound]
-    said = []
+    reasons = sorted({point.no_guarantee for point in points if point.no_guarantee})
+    said = [note]
     if found:
         ends = found[0].mse_interval if len(points) == 1 else None
         within = f", which leave {number(ends[0])} to {number(ends[1])}" if ends else ""
-        said.append(f"Prior: {', '.join(sorted({one.prior for one in found}))}.")
-        said.append(f"Bounds are over {plural(max(o.batches for o in found), 'batch')}{within}.")
-    said.append(note)
-    reasons = sorted({point.no_guarantee for point in points if point.no_guarantee})
+        over = plural(max(one.batches for one in found), "batch")
+        said.insert(0, f"Prior: {', '.join(sorted({one.prior for one in found}))}.")
+        said.insert(1, f"Bounds are over {over}{within}.")
     if reasons:
         said.append(f"No guarantee here: {'; '.join(reasons)}.")
     said.append(f"Formal privacy: {points[0].formal_privacy}.")
@@ -358,8 +345,7 @@ def _show_points(points: Sequence[BoundPoint], title: str, note: str) -> None:
 
 def _cells(point: BoundPoint) -> list[str]:
     bound, gain = point.bound, point.gain_over_isotropic
-    shown = str(Spec.parse(point.defense).rounded())
-    cells = [shown, number(point.utility_first), number(point.utility_second)]
+    cells = [point.defense, number(point.utility_first), number(point.utility_second)]
     if bound is None:
         cells += ["no guarantee", "-", "-"]
     else:

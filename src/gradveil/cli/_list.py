@@ -2,22 +2,34 @@
 
 import inspect
 import json
-from collections.abc import Callable
 
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from gradveil.catalog import ATTACKS, DEFENSES, ESTIMATORS, MODELS, Entry
+from gradveil.catalog import ATTACKS, DEFENSES, ESTIMATORS, MODELS, Entry, parameters_of
 
 from ._options import AsFormat
 
-Row = dict[str, str]
+SOURCES = {
+    "mnist": ("5,000 real MNIST images, embedded.", "LeCun et al. 1998"),
+    "cifar10": ("The first 20 CIFAR-10 test images, embedded.", "Krizhevsky 2009"),
+    "FILE.npz": ("Your own: images and labels, or inputs and targets, or x and y.", ""),
+    "FOLDER": ("MNIST's or CIFAR-10's official files.", ""),
+    "hf:NAME": ("From the Hugging Face hub, where installed.", "Lhoest et al. 2021"),
+}
+"""Of data, and what they are."""
 
 
 def list_names(format: AsFormat = "table") -> None:
     """List data sets, models, defenses with their parameters, attacks and estimators."""
-    groups = everything()
+    groups = {
+        "data sets": [{"name": n, "summary": s, "reference": r} for n, (s, r) in SOURCES.items()],
+        "models": [_row(entry) for entry in MODELS.values()],
+        "defenses": [_row(entry) for entry in DEFENSES.values()],
+        "attacks": [_row(entry) for entry in ATTACKS.values()],
+        "estimators": [_row(entry) for entry in ESTIMATORS.values()],
+    }
     if format == "json":
         print(json.dumps(groups, indent=1, ensure_ascii=False))
         return
@@ -32,46 +44,10 @@ def list_names(format: AsFormat = "table") -> None:
         console.print(table)
 
 
-def everything() -> dict[str, list[Row]]:
-    """The groups with their rows: name, summary, reference and, where there are, parameters."""
-    return {
-        "data sets": _data_sets(),
-        "models": [_row(entry) for entry in MODELS.values()],
-        "defenses": [_row(entry) for entry in DEFENSES.values()],
-        "attacks": [_row(entry) for entry in ATTACKS.values()],
-        "estimators": [_row(entry) for entry in ESTIMATORS.values()],
-    }
-
-
-def _row(entry: Entry) -> Row:
+def _row(entry: Entry) -> dict[str, str]:
     return {
         "name": entry.name,
         "summary": entry.summary or (inspect.getdoc(entry.build) or "").splitlines()[0],
         "reference": entry.reference,
-        "parameters": _parameters(entry.build),
+        "parameters": parameters_of(entry.build),
     }
-
-
-def _parameters(make: Callable[..., object]) -> str:
-    names = [
-        p.name if p.default is p.empty else f"{p.name}={_default(p.default)}"
-        for p in inspect.signature(make).parameters.values()
-        if p.name != "_" and p.kind is not p.VAR_KEYWORD
-    ]
-    return ", ".join(names)
-
-
-def _default(value: object) -> str:
-    plain = isinstance(value, (bool, int, float, str, tuple, type(None)))
-    return repr(value) if plain else "..."
-
-
-def _data_sets() -> list[Row]:
-    known = {
-        "mnist": ("5,000 real MNIST images, embedded.", "LeCun et al. 1998"),
-        "cifar10": ("The first 20 CIFAR-10 test images, embedded.", "Krizhevsky 2009"),
-        "FILE.npz": ("Your own: images and labels, or inputs and targets, or x and y.", ""),
-        "FOLDER": ("MNIST's or CIFAR-10's official files.", ""),
-        "hf:NAME": ("From the Hugging Face hub, where installed.", "Lhoest et al. 2021"),
-    }
-    return [{"name": n, "summary": s, "reference": r} for n, (s, r) in known.items()]

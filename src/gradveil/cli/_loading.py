@@ -8,24 +8,23 @@ import torch
 import typer
 from torch import Tensor, nn
 
-from gradveil._checks import WrongValue, check_finite, check_seed, device_of
+from gradveil._checks import WrongValue, check_finite, check_seed, device_of, first_line
 from gradveil.audit import Subject
 from gradveil.catalog import Spec
 from gradveil.data import Dataset, load_dataset
 from gradveil.messages import LossFunction, check_model
 from gradveil.models import build_fitting_model, build_loss, default_model
 
-from ._options import data_source, option
+from ._options import option
 
 
 def load_subject(context: typer.Context, private: int) -> tuple[Subject, dict[str, str]]:
     """What the options name, its first examples private, and the options of its parameters."""
     given = context.params
-    said, source = data_source(context)
     weights = None if given["weights"] is None else Path(given["weights"])
     place = device_of(given["device"], "--device")
-    with option(said, "source", "limit"):
-        samples = load_dataset(source).to(place)
+    with option("--data", "source", "limit"):
+        samples = load_dataset(given["data"]).to(place)
     loss_fn = load_loss(given["loss"], samples)
     name, network = load_model(given["model"], weights, samples, given["seed"])
     batch, public = split_public(samples, private)
@@ -34,7 +33,7 @@ def load_subject(context: typer.Context, private: int) -> tuple[Subject, dict[st
         name=samples.name, model_name=name,
         weights="untrained" if weights is None else weights.name,
     )  # fmt: skip
-    return subject, {"loss_fn": "--loss", "targets": said, "inputs": said}
+    return subject, {"loss_fn": "--loss", "targets": "--data", "inputs": "--data"}
 
 
 def load_model(
@@ -47,7 +46,7 @@ def load_model(
         raise WrongValue("--model", expected, "none, and there is no usual one")
     name = default_model(shape) if name is None else name
     check_seed(seed, "--seed")
-    with option("--model", "name_or_spec", "options", "model"):
+    with option("--model", "options", "model"):
         model = build_fitting_model(name, shape, data.num_classes, seed, allow_imports=True)
     if weights is not None:
         with option("--weights", "weights"):
@@ -99,17 +98,14 @@ def load_weights(model: nn.Module, path: Path) -> None:
         raise FileNotFoundError(f"It should be a file. Found that `{path}` {reason}.")
     try:
         state: Any = torch.load(path, map_location="cpu", weights_only=True)
+        unfit = [key for key, value in state.items() if value.is_complex() or type(key) is not str]
     except MemoryError:
         raise
     except Exception as error:  # torch has many kinds for a file that is cut off or foreign
         written = "be a state dict of plain tensors, as `torch.save(model.state_dict(), path)`"
-        kind = f"or holds something else, or code, which is not run ({type(error).__name__})"
+        kind = f"or holds something else, or code, which is not run ({first_line(error)})"
         found, advice = f"that `{path}` is damaged, {kind}", "Save the state dict again."
         raise WrongValue("weights", f"{written} writes it", found, advice) from None
-    if not isinstance(state, dict) or not all(isinstance(v, Tensor) for v in state.values()):
-        found, advice = f"{type(state).__name__} in `{path}`", "Save `model.state_dict()`."
-        raise WrongValue("weights", "be a state dict, tensors by name", found, advice)
-    unfit = [key for key, value in state.items() if value.is_complex() or not isinstance(key, str)]
     try:
         if unfit:
             raise RuntimeError(f"names or numbers of another kind: {unfit[:3]}")

@@ -1,15 +1,16 @@
 """What the commands share: formats, progress, and errors that name options."""
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+import inspect
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import fields
+from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, get_type_hints
 
 import typer
 from click.core import ParameterSource
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
+from rich.progress import Progress
 
 from gradveil._checks import WrongArgument, WrongValue
 
@@ -18,23 +19,12 @@ Tell = Callable[[str, float], None]
 
 
 Format = Literal["table", "json"]
-DatasetName = Annotated[str, typer.Option(help="mnist, cifar10 (embedded), or hf:NAME.")]
-DataPath = Annotated[Path | None, typer.Option(help="Your own data: an .npz file or a folder.")]
-ModelName = Annotated[
-    str | None, typer.Option(help="A name, conv-net(width=16), or package.module:factory.")
-]
-WeightsPath = Annotated[Path | None, typer.Option(help="A state dict (no code is run).")]
-LossName = Annotated[
-    str | None,
+Data = Annotated[
+    str,
     typer.Option(
-        help="cross-entropy, mse, bce, next-token, or package.module:function; the first if left."
+        "--data", "--dataset", help="mnist, cifar10 (embedded), an .npz file, a folder, or hf:NAME."
     ),
 ]
-OutputKey = Annotated[
-    str | None, typer.Option(help="The output that the loss takes, by key or number, of several.")
-]
-Seed = Annotated[int, typer.Option(help="Of everything random.")]
-Device = Annotated[str, typer.Option(help="As cpu or cuda:0.")]
 AsFormat = Annotated[Format, typer.Option(help="Tables, or JSON for machines.")]
 
 USER_ERRORS = (ValueError, TypeError, OSError, ImportError)
@@ -82,6 +72,59 @@ def given(context: typer.Context, kind: type) -> dict[str, Any]:
     return {name: context.params[name] for name in names}
 
 
+@dataclass(frozen=True)
+class SubjectOptions:
+    """What model, beside the data, and with what loss: what `load_subject` reads."""
+
+    model: str | None = None
+    weights: Path | None = None
+    loss: str | None = None
+    output: str | None = None
+    seed: int = 0
+    device: str = "cpu"
+
+
+HELPS = {
+    "model": "A name, conv-net(width=16), or package.module:factory.",
+    "weights": "A state dict (no code is run).",
+    "loss": "cross-entropy, mse, bce, next-token, or package.module:function; the first if left.",
+    "output": "The output that the loss takes, by key or number, of several.",
+    "seed": "Of everything random.",
+    "device": "As cpu or cuda:0.",
+}
+
+
+Command = Callable[..., None]
+
+
+def with_fields(kind: type, helps: Mapping[str, str]) -> Callable[[Command], Command]:
+    """Give a command options for some fields of a dataclass, with their defaults, as `**others`.
+
+    Args:
+        kind: The dataclass.
+        helps: These fields, and what is said of them.
+    """
+    types, keyword = get_type_hints(kind), inspect.Parameter.KEYWORD_ONLY
+    more = [
+        inspect.Parameter(
+            each.name,
+            keyword,
+            default=each.default,
+            annotation=Annotated[types[each.name], typer.Option(help=helps[each.name])],
+        )
+        for each in fields(kind)
+        if each.name in helps
+    ]
+
+    def changed(command: Command) -> Command:
+        parameters = inspect.signature(command).parameters.values()
+        named = [each for each in parameters if each.kind is not each.VAR_KEYWORD]
+        command.__signature__ = inspect.Signature([*named, *more])  # type: ignore[attr-defined]
+        return command
+
+    return changed
+
+
 def is_given(context: typer.Context, name: str) -> bool:
     """Whether the user gave the option of this parameter."""
     return context.get_parameter_source(name) not in (None, ParameterSource.DEFAULT)
@@ -105,31 +148,13 @@ def check_values_given(words: Sequence[str]) -> None:
             raise WrongValue(typed, "have a value", "''", "Leave it out.")
 
 
-def data_source(context: typer.Context) -> tuple[str, str | Path]:
-    """The option that names the data, and what it says."""
-    dataset, data = context.params["dataset"], context.params["data"]
-    if data is None:
-        return "--dataset", dataset
-    if is_given(context, "dataset"):
-        found = f"`--data {data}` and `--dataset {dataset}`"
-        both = "Options `--data` and `--dataset`"
-        raise WrongValue(both, "not be given together", found, "Leave one out.")
-    return "--data", data
-
-
 @contextmanager
 def bar(console: Console) -> Iterator[Tell]:
     """What is running, how much is done, the time left; a line for each part where it is a file."""
     if not console.is_terminal:
         yield _lines(console)
         return
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        TaskProgressColumn(),
-        TimeRemainingColumn(),
-    )
-    with Progress(*columns, console=console, transient=True, speed_estimate_period=120) as shown:
+    with Progress(console=console, transient=True, speed_estimate_period=120) as shown:
         task = shown.add_task("starting", total=1.0)
         yield lambda what, share: shown.update(task, description=what, completed=share)
 

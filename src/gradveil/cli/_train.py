@@ -3,7 +3,7 @@
 import dataclasses
 import json
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console
@@ -30,72 +30,54 @@ from gradveil.federated import (
 
 from ._loading import check_usable
 from ._options import (
+    HELPS,
     AsFormat,
-    Device,
+    Data,
     Format,
-    ModelName,
     bar,
-    data_source,
     given,
     option,
     options,
     useless,
+    with_fields,
 )
 
+OPTIONS = {
+    "model": HELPS["model"],
+    "defense": "As in Python: 'optimal-noise(scale=0.1)'.",
+    "clients": "Clients.",
+    "batch_size": "Examples of each client in a round.",
+    "partition": "iid, dirichlet or label.",
+    "alpha": "Of the Dirichlet partition.",
+    "fraction": "Share of clients asked in a round.",
+    "optimizer": "The server's: adam, adamw or sgd; adam if left, for FedAvg sgd.",
+    "lr": "The server's rate; 1e-3 if left, for FedAvg 1.",
+    "local_steps": "FedAvg with so many local steps; without: FedSGD.",
+    "local_lr": "Learning rate of the local steps.",
+    "local_batch_size": "Examples in a local step; the whole batch if left.",
+    "limit": "Train on the first so many examples.",
+    "held_out": "Examples behind them, for evaluation; 512, of few a fifth, if left.",
+    "evaluate_every": "Rounds between evaluations.",
+    "sampling": "shuffle or poisson; poisson with private-noise, else shuffle, if left.",
+    "sample_rate": (
+        "Each example's chance to be in a batch (Poisson), a public number; if left the batch size"
+        " over a client's examples, whose number is public then."
+    ),
+    "target_epsilon": "With private-noise: solve for the noise, end before ε exceeds this.",
+    "delta": "δ of that ε.",
+    "device": HELPS["device"],
+}
+"""Fields of the configuration, and what the command says of them."""
 
+
+@with_fields(TrainingConfig, OPTIONS)
 def train(
     context: typer.Context,
-    data: Annotated[str | None, typer.Option(help="A name, a folder, an .npz or hf:NAME.")] = None,
-    dataset: Annotated[str, typer.Option(help="Another word for --data.")] = "mnist",
-    model: ModelName = None,
-    defense: Annotated[
-        str, typer.Option(help="As in Python: 'optimal-noise(scale=0.1)'.")
-    ] = "no-defense",
-    clients: Annotated[int, typer.Option(help="Clients.")] = 4,
-    batch_size: Annotated[int, typer.Option(help="Examples of each client in a round.")] = 16,
+    data: Data = "mnist",
     rounds: Annotated[int | None, typer.Option(help="Rounds in all.")] = None,
     epochs: Annotated[
         float | None, typer.Option(help="Or: how often the data is seen (default 1).")
     ] = None,
-    partition: Annotated[str, typer.Option(help="iid, dirichlet or label.")] = "iid",
-    alpha: Annotated[float, typer.Option(help="Of the Dirichlet partition.")] = 0.5,
-    fraction: Annotated[float, typer.Option(help="Share of clients asked in a round.")] = 1.0,
-    optimizer: Annotated[
-        str | None,
-        typer.Option(help="The server's: adam, adamw or sgd; adam if left, for FedAvg sgd."),
-    ] = None,
-    lr: Annotated[
-        float | None, typer.Option(help="The server's rate; 1e-3 if left, for FedAvg 1.")
-    ] = None,
-    local_steps: Annotated[
-        int | None, typer.Option(help="FedAvg with so many local steps; without: FedSGD.")
-    ] = None,
-    local_lr: Annotated[float, typer.Option(help="Learning rate of the local steps.")] = 0.01,
-    local_batch_size: Annotated[
-        int | None, typer.Option(help="Examples in a local step; the whole batch if left.")
-    ] = None,
-    limit: Annotated[int | None, typer.Option(help="Train on the first so many examples.")] = None,
-    held_out: Annotated[
-        int | None,
-        typer.Option(help="Examples behind them, for evaluation; 512, of few a fifth, if left."),
-    ] = None,
-    evaluate_every: Annotated[int, typer.Option(help="Rounds between evaluations.")] = 8,
-    sampling: Annotated[
-        str | None,
-        typer.Option(help="shuffle or poisson; poisson with private-noise, else shuffle, if left."),
-    ] = None,
-    sample_rate: Annotated[
-        float | None,
-        typer.Option(
-            help="Each example's chance to be in a batch (Poisson), a public number; if left the"
-            " batch size over a client's examples, whose number is public then."
-        ),
-    ] = None,
-    target_epsilon: Annotated[
-        float | None,
-        typer.Option(help="With private-noise: solve for the noise, end before ε exceeds this."),
-    ] = None,
-    delta: Annotated[float, typer.Option(help="δ of that ε.")] = 1e-5,
     seed: Annotated[
         int | None,
         typer.Option(
@@ -103,34 +85,26 @@ def train(
             " it is 0, with noise from a secure generator."
         ),
     ] = None,
-    device: Device = "cpu",
     out: Annotated[
         Path | None, typer.Option(help="Folder for results, curves, weights and checkpoints.")
     ] = None,
     checkpoint_every: Annotated[int, typer.Option(help="Rounds between checkpoints.")] = 8,
     resume: Annotated[bool, typer.Option(help="Continue from the folder's checkpoint.")] = False,
     format: AsFormat = "table",
+    **others: Any,
 ) -> None:
     """Train a model over clients that defend what they send."""
     if out is not None:
         require("the chart in --out", "gradveil[audit]", "matplotlib")
-    if partition != "dirichlet":
-        useless(context, "without `--partition dirichlet`", ["alpha"])
-    if local_steps is None:
-        useless(context, "without `--local-steps`", ["local_lr", "local_batch_size"])
-    if held_out == 0:
-        useless(context, "with `--held-out 0`", ["evaluate_every"])
-    if out is None:
-        useless(context, "without `--out`", ["checkpoint_every", "resume"])
-    said, source = data_source(context)
-    chosen = {**given(context, TrainingConfig), "data": str(source), "seed": seed or 0}
+    _refuse_useless(context)
+    chosen = {**given(context, TrainingConfig), "seed": seed or 0}
     with options(
-        context, held_out_start="--held-out", loss_fn="--model", name_or_spec="--model",
-        kind="--partition", targets="--clients", data=said, source=said,
+        context, held_out_start="--held-out", loss_fn="--model",
+        kind="--partition", targets="--clients", source="--data",
     ):  # fmt: skip
         config = TrainingConfig(**chosen, secure=seed is None)
         check_count(checkpoint_every, "--checkpoint-every")
-        examples = _checked_examples(config, said, out)
+        examples = _checked_examples(config, out)
         config = dataclasses.replace(config, rounds=_rounds(config, examples, rounds, epochs))
         if private_defense(config, allow_imports=True) is None:
             useless(context, "with a defense without (ε, δ)", ["delta"])
@@ -151,13 +125,25 @@ def train(
     show(history, out, format)
 
 
-def _checked_examples(config: TrainingConfig, said: str, out: Path | None) -> Split:
+def _refuse_useless(context: typer.Context) -> None:
+    """What would be ignored, as the command is."""
+    if context.params["partition"] != "dirichlet":
+        useless(context, "without `--partition dirichlet`", ["alpha"])
+    if context.params["local_steps"] is None:
+        useless(context, "without `--local-steps`", ["local_lr", "local_batch_size"])
+    if context.params["held_out"] == 0:
+        useless(context, "with `--held-out 0`", ["evaluate_every"])
+    if context.params["out"] is None:
+        useless(context, "without `--out`", ["checkpoint_every", "resume"])
+
+
+def _checked_examples(config: TrainingConfig, out: Path | None) -> Split:
     """The data, after all that the options name was built once, before anything is written."""
     with option("--defense", target_epsilon="--target-epsilon"):
         private_defense(config, allow_imports=True)
-    with option(said, "source", "data", held_out="--held-out", held_out_start="--held-out"):
+    with option("--data", "source", "data", held_out="--held-out", held_out_start="--held-out"):
         examples = load_split(config)
-    with option("--model", "name_or_spec", "options", "model", targets=said):
+    with option("--model", "options", "model", targets="--data"):
         check_usable(initial_model(config, examples, allow_imports=True))
     if out is not None:
         with option("--out", "out"):

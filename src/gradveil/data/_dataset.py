@@ -10,7 +10,14 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from gradveil._batches import Task, check_classes, check_pair, check_targets, task_of
+from gradveil._batches import (
+    Task,
+    check_classes,
+    check_labels,
+    check_pair,
+    check_targets,
+    task_of,
+)
 from gradveil._checks import WHOLE, WrongValue, check_choice, check_kind, check_tensor, device_of
 
 from ._table_layout import TableLayout
@@ -91,17 +98,14 @@ def observed_normalization(inputs: Tensor) -> Normalization:
 class Dataset:
     """Examples as a model reads them, and the way back to pixels.
 
-    `pixels = inputs * std + mean` in every channel, and `range` is where pixels lie in
-    [0, 1]. For data that came as floats of unknown units, `mean` and `std` are chosen such that
-    this holds with the observed range (see `load_dataset`).
+    `pixels = inputs * std + mean` in every channel, and `range` is where pixels lie in [0, 1].
 
     Args:
         inputs: Normalised inputs, float, of shape (N, C, H, W) for images, (N, ...) otherwise; or
             the ids of tokens, int64.
         targets: Class labels, int64, of shape (N,), from 0 to `num_classes - 1`. Or, of shape
             (N, ...): several labels for each example (segmentation, sequences), or numbers, float.
-        mean: Mean of each channel in [0, 1] units; one number holds for all channels.
-        std: Standard deviation of each channel, likewise.
+        mean, std: Of each channel in [0, 1] units; one number holds for all channels.
         num_classes: Number of classes; where targets are numbers, how many each example has.
         name: Name for reports.
         layout: Which entries are which columns, for the rows of a table with categories.
@@ -137,11 +141,7 @@ class Dataset:
             raise WrongValue(f"Data set `{self.name}`", expected, found, advice)
         check_classes(self.num_classes)
         if check_targets(targets, len(inputs)) == "classification":
-            low, high = (int(label) for label in targets.aminmax())
-            if low < 0 or high >= self.num_classes:
-                expected, found = f"0 to {self.num_classes - 1}", f"labels from {low} to {high}"
-                advice, own = "Number the classes from 0.", f"Data set `{self.name}`"
-                raise WrongValue(own, f"have labels from {expected}", found, advice)
+            check_labels(targets, f"Targets of `{self.name}`", self.num_classes)
         _check_normalization(self)
         if self.layout is not None:
             check_kind(self.layout, "layout", TableLayout, "Use `TableLayout.of(3, [2, 5])`.")
@@ -186,12 +186,14 @@ class Dataset:
         return replace(self, inputs=self.inputs.to(device), targets=self.targets.to(device))
 
     def to_pixels(self, inputs: Tensor) -> Tensor:
-        """`inputs` (of this data set, or reconstructions of them) in [0, 1] units, not clamped.
-
-        Args:
-            inputs: Normalised inputs, of shape (..., C, H, W) for images.
-        """
+        """Inputs, or reconstructions of them, in [0, 1] units, not clamped."""
         return inputs * self._per_channel(self.std, inputs) + self._per_channel(self.mean, inputs)
+
+    def from_pixels(self) -> Dataset:
+        """The same examples, whose inputs are pixels in [0, 1] yet, normalised."""
+        mean = self._per_channel(self.mean, self.inputs)
+        std = self._per_channel(self.std, self.inputs)
+        return replace(self, inputs=(self.inputs - mean).div_(std))
 
     @property
     def range(self) -> tuple[Tensor, Tensor]:

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from gradveil._checks import WrongValue
 
-from ._dataset import CIFAR10, MNIST, Normalization
+from ._dataset import CIFAR10, MNIST, Normalization, check_numbers
 from ._table_layout import TableLayout
 
 Array = np.ndarray[Any, Any]
@@ -86,17 +86,14 @@ def _read_idx(path: Path, ndim: int) -> Tensor:
         content = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
     except (gzip.BadGzipFile, EOFError, zlib.error) as error:
         raise _damaged(path, "be a complete gzip file", f"`{error}`") from error
-    header_size = 4 + 4 * ndim
-    magic, expected = content[:4], bytes([0, 0, 8, ndim])  # 8: unsigned bytes
-    if magic != expected or len(content) < header_size:
-        wanted = f"be an IDX file that starts with the bytes {expected.hex()}"
-        found = f"{magic.hex() or 'nothing'} and {len(content)} bytes in all"
-        raise _damaged(path, wanted, found)
-    shape = struct.unpack(f">{ndim}I", content[4:header_size])
-    if len(content) - header_size != prod(shape):
-        expected_size = f"hold {prod(shape)} values for its shape {shape}"
-        raise _damaged(path, expected_size, f"{len(content) - header_size}")
-    return torch.from_numpy(np.frombuffer(content, np.uint8, offset=header_size).copy()).view(shape)
+    header, magic = 4 + 4 * ndim, bytes([0, 0, 8, ndim])  # 8: unsigned bytes
+    if content[:4] != magic or len(content) < header:
+        found = f"{content[:4].hex() or 'nothing'} and {len(content)} bytes in all"
+        raise _damaged(path, f"be an IDX file that starts with the bytes {magic.hex()}", found)
+    shape, values = struct.unpack(f">{ndim}I", content[4:header]), content[header:]
+    if len(values) != prod(shape):
+        raise _damaged(path, f"hold {prod(shape)} values for its shape {shape}", f"{len(values)}")
+    return torch.from_numpy(np.frombuffer(values, np.uint8).copy()).view(shape)
 
 
 def _damaged(path: Path, expected: str, found: str) -> WrongValue:
@@ -222,7 +219,7 @@ def read_npz(path: Path) -> Raw:
     values = to_values(arrays[inputs_key], f"`{inputs_key}` of `{path}`")
     labels = _to_targets(arrays[labels_key], f"`{labels_key}` of `{path}`")
     layout = _to_layout(arrays["columns"], path) if "columns" in arrays else None
-    num_classes = _to_count(arrays["num_classes"], path) if "num_classes" in arrays else None
+    num_classes = arrays["num_classes"].squeeze().tolist() if "num_classes" in arrays else None
     return Raw(values, labels, _stored_normalization(arrays, path), num_classes, path.stem, layout)
 
 
@@ -242,91 +239,72 @@ def _load_arrays(path: Path) -> dict[str, Array]:
         raise WrongValue(f"File `{path}`", expected, f"`{error}`", advice) from error
 
 
+def _require(fits: bool, array: Array, what: str, expected: str, advice: str = "") -> None:
+    if not fits:
+        found = f"{array.dtype} of shape {array.shape}"
+        raise WrongValue(f"Array {what}", f"hold {expected}", found, advice)
+
+
 def _to_values(array: Array, what: str) -> Tensor:
-    if array.dtype == np.uint8 and array.ndim >= 2:
-        return _to_nchw(torch.from_numpy(array), what)
-    if array.dtype.kind != "f" or array.ndim < 2:
-        advice = (
-            "Convert it, with `.astype('uint8')` for pixels; name an array of token ids `tokens`."
-        )
-        raise _unfit(array, what, "uint8 pixels or floats, of shape (N, ...)", advice)
-    if not np.isfinite(values := array.astype(np.float32)).all():
-        found, advice = "NaN or infinity", "Clean the data."
-        raise WrongValue(f"Array {what}", "hold finite numbers", found, advice)
-    return torch.from_numpy(values)
-
-
-def _to_nchw(pixels: Tensor, what: str) -> Tensor:
-    """Pixels as (N, C, H, W), from (N, H, W), (N, C, H, W) or (N, H, W, C); tables stay tables."""
-    if pixels.ndim == 2:
-        return pixels
+    """Floats as they are; pixels as (N, C, H, W), from (N, H, W), (N, C, H, W) or (N, H, W, C)."""
+    known = array.dtype == np.uint8 or array.dtype.kind == "f"
+    advice = "Convert it, with `.astype('uint8')` for pixels; name an array of token ids `tokens`."
+    _require(known and array.ndim >= 2, array, what, "uint8 pixels or floats, (N, ...)", advice)
+    if array.dtype.kind == "f":
+        if not np.isfinite(values := array.astype(np.float32)).all():
+            found, advice = "NaN or infinity", "Clean the data."
+            raise WrongValue(f"Array {what}", "hold finite numbers", found, advice)
+        return torch.from_numpy(values)
+    pixels = torch.from_numpy(array)
     if pixels.ndim == 3:
         return pixels.unsqueeze(1)
-    if pixels.ndim == 4 and min(pixels.shape[1], pixels.shape[3]) in (1, 3, 4):
-        return pixels.movedim(3, 1) if pixels.shape[3] < pixels.shape[1] else pixels
+    channels = pixels.ndim == 4 and min(pixels.shape[1], pixels.shape[3]) in (1, 3, 4)
     shapes = "images of shape (N, H, W), (N, C, H, W) or (N, H, W, C), with 1, 3 or 4 channels"
     advice = "Transpose it, or save floats, which are taken as they are."
-    raise WrongValue(f"Array {what}", f"hold {shapes}", f"shape {tuple(pixels.shape)}", advice)
+    _require(channels or pixels.ndim == 2, array, what, shapes, advice)
+    return pixels.movedim(3, 1) if channels and pixels.shape[3] < pixels.shape[1] else pixels
 
 
 def _to_tokens(array: Array, what: str) -> Tensor:
-    if array.dtype.kind not in "iu" or array.ndim != 2 or (array.size and int(array.min()) < 0):
-        expected = "the ids of tokens, integers from 0 of shape (N, length)"
-        raise _unfit(array, what, expected, "Pad sequences to one length.")
+    fits = array.dtype.kind in "iu" and array.ndim == 2 and bool((array >= 0).all())
+    expected = "the ids of tokens, integers from 0 of shape (N, length)"
+    _require(fits, array, what, expected, "Pad sequences to one length.")
     return torch.from_numpy(array.astype(np.int64))
 
 
 def _to_targets(array: Array, what: str) -> Tensor:
     """Integers as labels, one or several for each input; floats, and yes or no, as numbers."""
-    kind = array.dtype.kind
-    if kind not in "iufb" or array.ndim == 0:
-        advice = "For names of classes, save their numbers."
-        raise _unfit(array, what, "integer classes, or numbers, for each input", advice)
-    if kind == "f" and array.ndim == 1 and what.startswith("`labels`"):
-        advice = "Save `labels.astype(int)`, or, for numbers, name the array `targets`."
-        raise _unfit(array, what, "integer classes", advice)
+    kind, advice = array.dtype.kind, "For names of classes, save their numbers."
+    known = kind in "iufb" and array.ndim > 0
+    _require(known, array, what, "integer classes, or numbers, for each input", advice)
+    numbers = kind == "f" and array.ndim == 1 and what.startswith("`labels`")
+    advice = "Save `labels.astype(int)`, or, for numbers, name the array `targets`."
+    _require(not numbers, array, what, "integer classes", advice)
     if kind in "fb":
         return torch.from_numpy(array.astype(np.float32))
-    if array.ndim == 2 and array.shape[1] > 1 and _is_one_hot(array):
-        advice = "For one-hot labels, save `labels.argmax(1)`."
-        raise WrongValue(f"Array {what}", "hold numbers of classes", "one-hot rows", advice)
-    if array.size and int(array.max()) > np.iinfo(np.int64).max:
-        expected, advice = "hold classes from 0", "Number the classes from 0."
-        raise WrongValue(f"Array {what}", expected, f"{int(array.max())}", advice)
+    one_hot = array.ndim == 2 and array.shape[1] > 1 and {*np.unique(array)} == {0, 1}
+    one_hot = one_hot and bool((array.sum(1) == 1).all())
+    advice = "For one-hot labels, save `labels.argmax(1)`."
+    _require(not one_hot, array, what, "numbers of classes", advice)
+    small = not array.size or int(array.max()) <= np.iinfo(np.int64).max
+    _require(small, array, what, "classes from 0", "Number the classes from 0.")
     column = array.ndim == 2 and array.shape[1] == 1
     return torch.from_numpy((array[:, 0] if column else array).astype(np.int64))
 
 
-def _unfit(array: Array, what: str, expected: str, advice: str = "") -> WrongValue:
-    found = f"{array.dtype} of shape {array.shape}"
-    return WrongValue(f"Array {what}", f"hold {expected}", found, advice)
-
-
-def _is_one_hot(array: Array) -> bool:
-    return bool(((array == 0) | (array == 1)).all() and (array.sum(1) == 1).all())
-
-
 def _to_layout(array: Array, path: Path) -> TableLayout:
     """The number of the column that each entry of a row belongs to."""
-    if array.dtype.kind not in "iu" or array.ndim != 1:
-        expected = "the number of a column for each entry of a row, integers of shape (entries,)"
-        raise _unfit(array, f"`columns` of `{path}`", expected)
+    expected = "the number of a column for each entry of a row, integers of shape (entries,)"
+    fits = array.dtype.kind in "iu" and array.ndim == 1
+    _require(fits, array, f"`columns` of `{path}`", expected)
     return TableLayout.from_columns(array.tolist())
 
 
-def _to_count(array: Array, path: Path) -> int:
-    if array.size != 1 or array.dtype.kind not in "iu" or int(array.reshape(())) < 1:
-        found, own = f"{array.dtype} {array.tolist()}", f"Array `num_classes` of `{path}`"
-        raise WrongValue(own, "be one integer of at least 1", found, "Leave it out, or correct it.")
-    return int(array.reshape(()))
-
-
 def _stored_normalization(arrays: Mapping[str, Array], path: Path) -> Normalization | None:
-    stored = [arrays[key] for key in ("mean", "std") if key in arrays]
-    if not stored:
-        return None
-    if len(stored) == 1 or any(array.dtype.kind not in "iuf" for array in stored):
-        kinds = "only one of them" if len(stored) == 1 else str([str(a.dtype) for a in stored])
+    stored = {name: arrays[name].ravel().tolist() for name in ("mean", "std") if name in arrays}
+    for name, numbers in stored.items():
+        check_numbers(numbers, name)
+    if len(stored) == 1:
         expected = "hold both `mean` and `std` as numbers, or neither"
-        raise WrongValue(f"File `{path}`", expected, kinds, "Save floats.")
-    return Normalization(*(tuple(array.astype(float).ravel().tolist()) for array in stored))
+        raise WrongValue(f"File `{path}`", expected, "only one of them", "Save both.")
+    return Normalization(*map(tuple, stored.values())) if stored else None

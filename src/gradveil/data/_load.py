@@ -10,7 +10,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from gradveil._batches import MOST_CLASSES
 from gradveil._checks import WrongValue, check_count, check_kind, first_line, suggestion
 from gradveil._extras import require
 
@@ -45,8 +44,7 @@ def _read_cifar10() -> Raw:
 
     The files are named `cifar10_<index>_<label>.png`.
     """
-    folder = _package_file("foolbox", "data")
-    _package_file("foolbox", "data/cifar10_00_3.png")
+    folder = _package_file("foolbox", "data/cifar10_00_3.png").parent
     require("the embedded sample", "gradveil[data]", "PIL")
     from PIL import Image
 
@@ -62,9 +60,7 @@ _EMBEDDED = {"cifar10": _read_cifar10, "mnist": _read_mnist}
 def _package_file(package: str, relative: str) -> Path:
     require("the embedded sample", "gradveil[data]", package)
     spec = find_spec(package)
-    assert spec is not None
-    assert spec.origin is not None
-    path = Path(spec.origin).parent / relative
+    path = Path(str(spec and spec.origin)).parent / relative
     if not path.exists():
         raise FileNotFoundError(
             f"Package `{package}` should carry `{path}`. Found no such file. Run "
@@ -74,10 +70,7 @@ def _package_file(package: str, relative: str) -> Path:
 
 
 def _read_hub(name: str, split: str, limit: int | None) -> Raw:
-    """The first `limit` images of one split of `NAME`.
-
-    Known names (`.../mnist`, `.../cifar10`) are normalised by their usual constants.
-    """
+    """The first `limit` images of a split; `.../mnist` and `.../cifar10` have usual constants."""
     require("data from the hub", "gradveil[data]", "datasets", "PIL")
     try:
         dataset = import_module("datasets").load_dataset(name, split=split)
@@ -137,20 +130,20 @@ def load_dataset(
               and `y`). Images of uint8 are scaled from 0-255 to [0, 1] before normalising; floats
               are taken as they are, in any shape (tables too). Integer targets are labels, one or
               several for each example; floats are numbers. `tokens` in place of inputs are ids,
-              and their own targets if they are alone. `columns`, the number of the column of each
-              entry, says which entries of a table's rows are one column of categories;
+              and their own targets if they are alone. `columns` says of each entry of a table's
+              rows which column it belongs to: several of one column are its categories;
             - `"hf:NAME"`: from the Hugging Face hub (`pip install gradveil[data]`).
 
             A path that is spelled like a name is written `./mnist`.
         split: `"train"` or `"test"` of a folder; without it the test split, on which the paper
             works, or the train split if that is all there is. Hub names take any split (default
-            `"test"`). Embedded samples and `.npz` files have none.
+            `"test"`), others none.
         limit: Take only the first `limit` examples (all, if there are fewer).
         normalization: `"mnist"`, `"cifar10"`, `"none"` or a pair of means and standard deviations,
-            in place of the source's own: MNIST's and CIFAR-10's usual constants, what an `.npz`
-            file holds as `mean` and `std`, or none. Floats are not changed by it: it says what they
-            were normalised with. Without it, floats beyond [0, 1] are taken to span their observed
-            range (of each feature for a table, of the whole array otherwise).
+            in place of the source's own: usual constants, what an `.npz` file holds as `mean` and
+            `std`, or none. Floats are not changed by it: it says what they were normalised with.
+            Without it, floats beyond [0, 1] are taken to span their observed range (of each feature
+            for a table, of the whole array otherwise).
 
     >>> load_dataset("cifar10", limit=8)
     Dataset(name='cifar10', inputs=(8, 3, 32, 32), num_classes=10, mean=(0.4914, 0.4822, 0.4465), \
@@ -223,40 +216,20 @@ def _unknown(source: str, path: Path) -> Exception:
 
 def _made(raw: Raw, limit: int | None, normalization: Normalization | None) -> Dataset:
     """The first `limit` examples of `raw`, normalised."""
-    num_classes = raw.num_classes or _count_classes(raw)
+    num_classes = _count_classes(raw) if raw.num_classes is None else raw.num_classes
     if limit is not None and len(raw.values) == len(raw.labels):
         raw = raw._replace(values=raw.values[:limit], labels=raw.labels[:limit])
-    normalization, inputs = normalization or raw.normalization, raw.values
-    if inputs.dtype == torch.uint8:
-        inputs, normalization = _normalize(inputs, normalization or IDENTITY)
-    elif inputs.dtype == torch.int64:
-        normalization = IDENTITY
-    else:
-        normalization = normalization or observed_normalization(inputs)
     targets = raw.labels if raw.labels.is_floating_point() else raw.labels.long()
-    return Dataset(inputs, targets, *normalization, num_classes, raw.name, raw.layout)
+    pixels, tokens = raw.values.dtype == torch.uint8, raw.values.dtype == torch.int64
+    inputs = raw.values.float() / 255 if pixels else raw.values
+    known = None if tokens else normalization or raw.normalization
+    mean, std = known or (IDENTITY if pixels or tokens else observed_normalization(inputs))
+    data = Dataset(inputs, targets, mean, std, num_classes, raw.name, raw.layout)
+    return data.from_pixels() if pixels else data
 
 
 def _count_classes(raw: Raw) -> int:
     """The largest label and one; of targets that are numbers, how many an example has."""
     if raw.labels.is_floating_point():
         return max(1, raw.labels.shape[1:].numel())
-    most = int(raw.labels.max()) if raw.labels.numel() else 0
-    if most >= MOST_CLASSES:
-        expected = f"have labels from 0 to {MOST_CLASSES - 1} at most"
-        advice = "Number the classes from 0, without gaps."
-        raise WrongValue(f"Data set `{raw.name}`", expected, f"the label {most}", advice)
-    return max(1, most + 1)
-
-
-def _normalize(values: Tensor, normalization: Normalization) -> tuple[Tensor, Normalization]:
-    """Pixels of 0 to 255, normalised; one number for all channels is repeated for each."""
-    channels = values.shape[1] if values.ndim == 4 else 1
-    mean, std = (x * channels if len(x) == 1 else x for x in normalization)
-    if (len(mean), len(std)) != (channels, channels):
-        each = "one mean and one standard deviation, or one of each for each of"
-        found = f"`mean={mean}` and `std={std}`"
-        raise WrongValue("normalization", f"hold {each} the {channels} channels", found)
-    shape = (-1, *[1] * (values.ndim - 2))
-    centred = values.float() / 255 - torch.tensor(mean).reshape(shape)
-    return centred / torch.tensor(std).reshape(shape), Normalization(mean, std)
+    return max(1, int(raw.labels.max()) + 1 if raw.labels.numel() else 0)

@@ -17,10 +17,6 @@ class TableLayout:
     A continuous column is one entry, standardised to mean 0 and variance 1. A column of categories
     is a group of entries, one for each category, of which one is 1 and the others are 0.
 
-    Args:
-        continuous: The places of continuous columns.
-        categorical: For each column of categories the places of its group.
-
     >>> layout = TableLayout.of(continuous=1, categories=[3, 2])
     >>> layout
     TableLayout(continuous=(0,), categorical=((1, 2, 3), (4, 5)))

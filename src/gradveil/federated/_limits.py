@@ -68,8 +68,8 @@ class Limits:
     def defense(self, asked: str) -> Defense:
         """The defense that a server asked for, if it is within these limits."""
         try:
-            spec = Spec.parse(asked, "defense").named()
-            known = [Spec.parse(text, "defense").named() for text in self.defenses]
+            spec = Spec.parse(asked, "defense")
+            known = [Spec.parse(text, "defense") for text in self.defenses]
             allowed = any(_protects_as(spec, least) for least in known)
         except (ValueError, TypeError):
             allowed = False
@@ -123,7 +123,7 @@ def _protects_as(asked: Spec, least: Spec) -> bool:
     return all(_enough(key, asked.arguments[key], value) for key, value in least.arguments.items())
 
 
-def _enough(key: int | str, asked: Any, least: Any) -> bool:
+def _enough(key: str, asked: Any, least: Any) -> bool:
     if isinstance(asked, Spec) and isinstance(least, Spec):
         return _protects_as(asked, least)
     if key in AMOUNTS and _is_number(asked) and _is_number(least):

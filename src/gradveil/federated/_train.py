@@ -79,8 +79,8 @@ def accounted(
     defense = private_defense(config, allow_imports=allow_imports)
     if defense is None:
         return config, None
-    spec = Spec.parse(config.defense, "defense").named()
-    if config.local_steps is not None and "unit" not in spec.options:
+    spec = Spec.parse(config.defense, "defense")
+    if config.local_steps is not None and "unit" not in spec.arguments:
         spec, defense = spec.with_(unit="client"), replace(defense, unit="client")
     rate, neighbours = _sampled(config, defense, targets)
     multiplier = defense.noise_multiplier

@@ -14,12 +14,7 @@ class VariationalBottleneck(nn.Module):
     """h ↦ D(μ + σ ⊙ ε) with (μ, s) = E(h), σ = softplus(s) and ε ~ N(0, I); E and D are linear.
 
     In training mode ε comes from torch's global generator, as dropout does. In eval mode it is a
-    function of `seed` and of its shape, so that whoever has the model knows it.
-
-    Args:
-        features: Of h, and of what comes out.
-        size: Of μ.
-        seed: Of ε in eval mode; `None`: ε = 0 there.
+    function of `seed` and of its shape, so that whoever has the model knows it; 0 without a seed.
 
     >>> VariationalBottleneck(features=8, size=2)(torch.zeros(3, 8)).shape
     torch.Size([3, 8])
@@ -27,10 +22,9 @@ class VariationalBottleneck(nn.Module):
 
     def __init__(self, features: int, size: int, seed: int | None = 0) -> None:
         super().__init__()
-        check_count(features, "features")
         check_count(size, "size")
         if seed is not None:
-            check_seed(seed)
+            check_seed(seed, "noise_seed")
         self.encoder = nn.Linear(features, 2 * size)
         self.decoder = nn.Linear(size, features)
         self.seed = seed
@@ -64,11 +58,8 @@ def with_bottleneck(
     see what one reaches who does not, give it the copy with `noise_seed=None`, which has the same
     weights and the mean of ε; freeze bottleneck and last layer in it to leave these out.
 
-    Args:
-        model: Any module with a linear layer; it is not changed.
-        size: Of the bottleneck.
-        noise_seed: Of ε in eval mode; `None`: ε = 0 there.
-        seed: Of the bottleneck's initial weights.
+    The seed is that of the bottleneck's initial weights, `noise_seed` that of ε in eval mode, where
+    ε = 0 if it is `None`.
 
     >>> layers = nn.Sequential(nn.Linear(4, 6), nn.Tanh(), nn.Linear(6, 2)).eval()
     >>> [name for name, _ in with_bottleneck(layers, size=3).named_parameters()][2:5]

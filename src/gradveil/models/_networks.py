@@ -23,35 +23,16 @@ def check_counts(**numbers: int) -> None:
         check_count(number, name)
 
 
-def build_activation(name: str) -> nn.Module:
-    """A new module of the activation `name`.
-
-    >>> build_activation("tanh")
-    Tanh()
-    """
-    check_choice(name, "activation", _ACTIVATIONS)
-    return _ACTIVATIONS[name]()
-
-
 class ConvNet(nn.Module):
     """Eight 3x3 convolutions with BatchNorm, two max-pools of 3, one linear layer.
 
     In units of `width` the convolutions have 1, 2, 2, 4, 4, 4, (pool), 4, 4, (pool) output
-    channels; the linear layer reads the remaining 3x3 maps. For 3x32x32 images that makes
-    2,904,970 parameters at the paper's width of 64, and 187,114 at width 16, for quick runs.
-
-    Use it in `eval()` mode, as the paper does (and as `build_model`
-    returns it): in train mode BatchNorm mixes the examples of a batch and keeps statistics of the
-    private data.
+    channels. For 3x32x32 images that makes 2,904,970 parameters at the paper's width of 64, and
+    187,114 at width 16. Use it in `eval()` mode, as the paper does and `build_model` returns it: in
+    train mode BatchNorm mixes the examples of a batch and keeps statistics of the private data.
 
     Reference: Geiping et al., "Inverting Gradients - How easy is it to break privacy in federated
     learning?", NeurIPS 2020.
-
-    Args:
-        width: Channels of the first convolution.
-        num_classes: Number of logits.
-        num_channels: Channels of the input images, of 32x32 (or 28x28) pixels.
-        activation: `"leaky_relu"` (the paper's) or `"relu"`; any known name works.
 
     >>> import torch
     >>> ConvNet(width=4).eval()(torch.zeros(2, 3, 32, 32)).shape
@@ -63,7 +44,6 @@ class ConvNet(nn.Module):
         width: int = 64,
         num_classes: int = 10,
         num_channels: int = 3,
-        activation: str = "leaky_relu",
     ) -> None:
         super().__init__()
         check_counts(width=width, num_classes=num_classes, num_channels=num_channels)
@@ -76,7 +56,7 @@ class ConvNet(nn.Module):
             layers += [
                 nn.Conv2d(channels, multiple * width, kernel_size=3, padding=1),
                 nn.BatchNorm2d(multiple * width),
-                build_activation(activation),
+                nn.LeakyReLU(),
             ]
             channels = multiple * width
         self.conv_layers = nn.Sequential(*layers)
@@ -90,14 +70,9 @@ class ConvNet(nn.Module):
 class SimpleConvNet(nn.Module):
     """The CNN of the paper's MNIST experiments: two convolutions, two linear layers, LeakyReLU.
 
-    Each 3x3 convolution keeps the image's size and is followed by a max-pool of 2, so that 28x28
-    images leave the convolutions as 64 maps of 7x7. With the default arguments there are 119,530
-    parameters. The submodules are named as in the paper's appendix (`conv_layers.0`,
-    `conv_layers.3`, `fc_layers.1`, `fc_layers.3`), so that its tables can be compared.
-
-    Args:
-        num_classes: Number of logits.
-        num_channels: Channels of the 28x28 input images.
+    For images of 28x28 pixels; 119,530 parameters. The submodules are named as in the paper's
+    appendix (`conv_layers.0`, `conv_layers.3`, `fc_layers.1`, `fc_layers.3`), so that its tables
+    can be compared.
 
     >>> import torch
     >>> SimpleConvNet()(torch.zeros(2, 1, 28, 28)).shape
@@ -135,11 +110,6 @@ class ResNet(nn.Module):
     training mode BatchNorm mixes the examples of a batch: `build_model` returns it in eval mode.
 
     Reference: He et al., "Deep Residual Learning for Image Recognition", CVPR 2016.
-
-    Args:
-        width: Channels of the first stage.
-        num_classes: Number of logits.
-        num_channels: Channels of the input images.
 
     >>> import torch
     >>> ResNet(width=4).eval()(torch.zeros(2, 3, 32, 32)).shape
@@ -215,9 +185,10 @@ class MLP(nn.Module):
         if not whole or len(sizes) < 2 or min(sizes) < 1:
             expected = "hold at least two positive sizes, of inputs first and of logits last"
             raise WrongValue("sizes", expected, str(sizes), "Try `[784, 32, 10]`.", True)
+        check_choice(activation, "activation", _ACTIVATIONS)
         layers: list[nn.Module] = [nn.Flatten()]
         for inputs, outputs in pairwise(sizes):
-            layers += [nn.Linear(inputs, outputs), build_activation(activation)]
+            layers += [nn.Linear(inputs, outputs), _ACTIVATIONS[activation]()]
         self.layers = nn.Sequential(*layers[:-1])  # no activation on the logits
 
     def forward(self, inputs: Tensor) -> Tensor:

@@ -9,9 +9,9 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from gradveil._batches import Task, check_labels, task_of
-from gradveil._checks import WrongValue, check_choice, check_kind, check_seed, first_line
+from gradveil._checks import WrongValue, check_choice, check_seed
 from gradveil._imports import AllowImports, imported, is_of_a_user
-from gradveil.catalog import KINDS, MODELS, Spec, check_call
+from gradveil.catalog import MODELS, Spec
 from gradveil.messages import (
     LossFunction,
     check_loss,
@@ -54,8 +54,7 @@ def build_loss(
 
     Args:
         name: "bce", "cross-entropy", "mse", "next-token", or `"package.module:function"`.
-            Cross-entropy if `None`, where targets are labels; numbers do not tell which loss is
-            meant.
+            Cross-entropy if `None`, where targets are labels; numbers do not tell which is meant.
         task: What the targets are.
         allow_imports: As for `build_model`.
 
@@ -71,8 +70,7 @@ def build_loss(
             )
             raise WrongValue("loss", "be given where targets are numbers", "none", advice)
         return functional.cross_entropy if task == "classification" else class_scores_loss
-    check_kind(name, "loss", str, "Use for example 'mse'.")
-    if ":" in name:
+    if isinstance(name, str) and ":" in name:
         wanted = "a Python function of yours"
         own: LossFunction = imported(name, "loss", allow_imports, _is_function, wanted)
         return own
@@ -105,16 +103,15 @@ def build_model(
     """Build a model on the CPU, in eval mode, its initial weights a function of `seed` alone.
 
     The global random state of torch is the same before and after. A user's factory should draw its
-    weights from it (as torch's layers do); randomness from elsewhere is not governed by `seed`.
+    weights from it, as torch's layers do.
 
     Args:
         name_or_spec: One of `model_names`, with options if need be (`conv-net(width=16)`),
             or `"package.module:factory"`: a subclass of `nn.Module`, or a Python function that
             returns one.
         seed: Seed of the initial weights.
-        allow_imports: Whether import paths are allowed, whose code is then run: True for text of
-            the local user's own, or the paths that are allowed.
-        options: Passed on to the model's class or factory; they go before those in the text.
+        allow_imports: Whether import paths are allowed, as for `build_defense`.
+        options: Plain values; they go before those in the text.
 
     >>> import torch
     >>> model = build_model("mlp(sizes=[4, 8, 3])", seed=1)
@@ -122,38 +119,19 @@ def build_model(
     >>> torch.equal(model.layers[1].weight, same.layers[1].weight)
     True
     """
-    check_kind(name_or_spec, "name_or_spec", str, "Use for example 'mlp'.")
     check_seed(seed)
-    spec = Spec.parse(name_or_spec, "model")
-    factory = KINDS["model"].find(spec.name, allow_imports, "name_or_spec")
-    for value in spec.arguments.values():
-        if isinstance(value, Spec):
-            found, advice = f"`{value}` in `{spec}`", "Put words into quotes."
-            raise WrongValue("name_or_spec", "have plain values as options", found, advice)
-    options = {**spec.options, **options}
-    check_call(factory, spec.name, spec.positional, options)
-    try:
-        with torch.random.fork_rng(devices=[]):
-            torch.default_generator.manual_seed(seed)  # CPU only; torch.manual_seed seeds GPUs too
-            model = factory(*spec.positional, **options)
-    except (Exception, SystemExit) as error:  # a user's factory may raise anything
-        if spec.name in MODELS:
-            raise
-        expected = "name a factory that returns a model"
-        found, advice = f"that {spec.name!r} fails with `{first_line(error)}`", "Call it in Python."
-        raise WrongValue("name_or_spec", expected, found, advice) from error
-    if not isinstance(model, nn.Module) or any(weight.is_meta for weight in model.parameters()):
-        kind = f"`{type(model).__name__}`{' on the device meta' * isinstance(model, nn.Module)}"
-        expected = "name a factory that returns a `torch.nn.Module` with numbers in it"
-        raise WrongValue("name_or_spec", expected, f"that `{name_or_spec}` returns a {kind}")
+    spec = Spec.parse(name_or_spec, "model").with_(**options)
+    with torch.random.fork_rng(devices=[]):
+        torch.default_generator.manual_seed(seed)  # CPU only; torch.manual_seed seeds GPUs too
+        model: nn.Module = spec.build("model", allow_imports=allow_imports)
+    if any(weight.is_meta for weight in model.parameters()):
+        expected = "have numbers as weights"
+        raise WrongValue(f"The model `{spec.name}`", expected, "weights on the device meta")
     return model.eval()
 
 
 def default_model(shape: Sequence[int]) -> str:
     """The paper's model for images of its sizes, a small perceptron for everything else.
-
-    Args:
-        shape: Of one example.
 
     >>> default_model((1, 28, 28)), default_model((3, 32, 32)), default_model((6,))
     ('simple-conv-net', 'conv-net', 'mlp')
@@ -174,22 +152,16 @@ def build_fitting_model(
     """A model by name in the sizes of the data, or the user's own factory as it is.
 
     Options that the text gives, as in `conv-net(width=16)`, go before those that fit the data. A
-    width that is left open is 16, for quick runs.
-
-    Args:
-        text: As `build_model` reads it; `None` for the `default_model`.
-        shape: Of one example.
-        num_classes: How many classes the data has.
-        seed: Of the initial weights.
-        allow_imports: That of `build_model`.
+    width that is left open is 16, for quick runs. Without a text it is the `default_model`.
 
     >>> build_fitting_model("mlp", (6,), 3).layers[-1].out_features
     3
     """
     text = default_model(shape) if text is None else text
     spec = Spec.parse(text, "model")
-    registered = MODELS.get(spec.name)
-    known = [] if registered is None else [*inspect.signature(registered.build).parameters]
+    known = (
+        set(inspect.signature(MODELS[spec.name].build).parameters) if spec.name in MODELS else ()
+    )
     fitting: dict[str, Any] = {
         "num_classes": num_classes,
         "sizes": [torch.Size(shape).numel(), 32, num_classes],
@@ -198,10 +170,9 @@ def build_fitting_model(
         fitting["width"] = 16
     if len(shape) == 3:
         fitting |= {"num_channels": shape[0], "image": shape[-1]}
-    left_open = {*known[len(spec.positional) :]} - spec.options.keys()
-    options = {name: value for name, value in fitting.items() if name in left_open}
+    options = {n: v for n, v in fitting.items() if n in known and n not in spec.arguments}
     model = build_model(text, seed=seed, allow_imports=allow_imports, **options)
-    if {"num_channels", "image"} & {*known} and len(shape) != 3:
+    if "num_channels" in known and len(shape) != 3:
         found = f"`{spec.name}`, which reads images (channels, height, width)"
         advice = f"Use `{default_model(shape)}`, or a model of your own."
         raise WrongValue("model", f"accept inputs of shape {tuple(shape)}", found, advice)
@@ -212,13 +183,7 @@ def count_outputs(model: nn.Module, loss_fn: LossFunction, inputs: Tensor, targe
     """How many outputs a target has; an error if model, loss and targets do not fit.
 
     For class labels, one or several for each example, it is the number of classes that the model
-    knows; for numbers, how many an example has.
-
-    Args:
-        model: Never modified.
-        loss_fn: Maps (outputs, targets) to one number.
-        inputs: A few examples.
-        targets: Those of all examples, the first of them of `inputs`.
+    knows; for numbers, how many an example has. The inputs are those of the first targets.
 
     >>> from torch.nn.functional import cross_entropy
     >>> from gradveil.models import build_model

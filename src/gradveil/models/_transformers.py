@@ -11,10 +11,7 @@ from ._networks import check_counts
 class Block(nn.Module):
     """Attention and a perceptron, each after a LayerNorm and beside a shortcut.
 
-    Args:
-        width: Size of a token.
-        heads: Attention heads.
-        causal: Whether tokens see only those before them and themselves.
+    In a causal one tokens see only those before them and themselves.
     """
 
     def __init__(self, width: int, heads: int, causal: bool = False) -> None:
@@ -49,10 +46,8 @@ class PatchTransformer(nn.Module):
 
     Args:
         width: Size of a token.
-        depth: Number of blocks.
-        heads: Attention heads in each block.
-        patch: Side of a patch, in pixels.
-        image: Side of the square images.
+        depth, heads: Blocks, and attention heads in each.
+        patch, image: Sides of a patch and of the square images, in pixels.
 
     >>> model = PatchTransformer(width=8, depth=1, heads=2, patch=4, image=8, num_channels=1)
     >>> model(torch.zeros(2, 1, 8, 8)).shape
@@ -101,8 +96,7 @@ class TokenTransformer(nn.Module):
         tokens: Size of the vocabulary.
         length: The most tokens in a sequence.
         width: Size of an embedding.
-        depth: Number of blocks.
-        heads: Attention heads in each block.
+        depth, heads: Blocks, and attention heads in each.
         num_classes: Of a classifier.
         causal: Whether it is a language model.
 

@@ -23,7 +23,7 @@ from .._settings import Settings
 from .._subject import POPULATION, Audited
 from ._details import candidate_choice, identified, promise_of
 from ._laboratory import Laboratory, with_public_plan
-from ._strengths import axes_of
+from ._strengths import axes_of, digits
 
 FACTORS = tuple(2.0**k for k in range(-3, 4))
 """A sweep's scales over the defense's own."""
@@ -127,7 +127,7 @@ class BoundStudy:
             message, stream = laboratory.subject.message(targets), numbered_stream(laboratory.seed)
             std = deepcopy(public).respond(message, inputs, stream).mechanism.std  # type: ignore[union-attr]
             own = math.sqrt(float(total(s.square() for s in std.values())) / self.moments.size)  # type: ignore[union-attr]
-            amounts = [{"scale": own * factor} for factor in FACTORS]
+            amounts = [{"scale": digits(own, 4) * factor} for factor in FACTORS]
         else:
             return []
         others: dict[str, Any] = {"utility_budget": None, "target_error": None}

@@ -1,7 +1,7 @@
 """Strengths of defenses: one number, from nearly nothing to far too much."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
@@ -66,7 +66,7 @@ class Axis:
             return str(self.spec)
         amount = self.amount(strength)
         if self.swept == "noise":
-            noise: Spec = self.spec.options["noise"]
+            noise: Spec = self.spec.arguments["noise"]
             return str(self.spec.with_(noise=noise.with_(scale=amount)))
         return str(self.spec.with_(**{self.swept: amount}))
 
@@ -134,7 +134,7 @@ def parse_defense(asked: str | Defense) -> tuple[Spec, Defense]:
     """The specification, and the defense, with placeholders for amounts that are left out."""
     if not isinstance(asked, (str, Defense)):
         raise WrongType("defenses", "hold defenses or specifications", type(asked).__name__)
-    spec = Spec.parse(asked if isinstance(asked, str) else spec_of(asked), "defense").named()
+    spec = Spec.parse(asked if isinstance(asked, str) else spec_of(asked), "defense")
     return spec, build_defense(spec.completed(), allow_imports=not isinstance(asked, str))
 
 
@@ -151,13 +151,13 @@ def _axis(asked: str | Defense, subject: Audited, usual: Usual) -> Axis:
     middle = usual.scale  # noise is about as large as the message
     if swept == "noise_multiplier":
         divisor = 1 if subject.local is not None else subject.batch_size
-        middle *= divisor / spec.options["clip"]
+        middle *= divisor / spec.arguments["clip"]
     powers = [math.log10(middle) + power for power in START]
     return replace(axis, start=tuple(dict.fromkeys(map(axis.within, powers))))
 
 
 def _filled(
-    spec: Spec, missing: frozenset[str], subject: Audited, usual: Usual
+    spec: Spec, missing: Collection[str], subject: Audited, usual: Usual
 ) -> dict[str, object]:
     """Usual values for what is not varied."""
     values: dict[str, object] = {}
@@ -169,7 +169,7 @@ def _filled(
     if private and subject.local is not None:
         values["unit"] = "client"
     elif private:
-        values["batch_size"] = spec.completed().options.get("batch_size", subject.batch_size)
+        values["batch_size"] = spec.completed().arguments.get("batch_size", subject.batch_size)
     return values
 
 

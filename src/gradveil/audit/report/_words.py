@@ -257,10 +257,7 @@ def _call(spec: Spec) -> str:
     if name in DEFENSES:
         made = DEFENSES[name].build.__name__
         name = f"gradveil.{made}" if made in gradveil.__all__ else f"gradveil.defenses.{made}"
-    items = [
-        _text(value) if isinstance(key, int) else f"{key}={_text(value)}"
-        for key, value in spec.arguments.items()
-    ]
+    items = [f"{key}={_text(value)}" for key, value in spec.arguments.items()]
     return f"{name}({', '.join(items)})"
 
 
