@@ -10,10 +10,8 @@ import torch
 from torch import Tensor, nn
 
 from gradveil._checks import (
-    WrongValue,
     check_choice,
     check_inputs,
-    check_kind,
     check_tensor,
     check_values,
 )
@@ -70,7 +68,8 @@ class About:
     label: str
     """What tables and figures call it, as "optimal noise"."""
     family: str
-    """What it shares with its classical or optimal counterpart, as "noise"; else its label."""
+    """What it shares with its classical or optimal counterpart, as "noise"; else its label. "none"
+    sends the message as it is."""
     needs: Needs
     """What it has to know before it can say what it does to a message."""
     source: str = ""
@@ -80,9 +79,6 @@ class About:
     varies: bool = False
     """Whether that changes with the inputs in a way that an attacker has to follow. Magnitude
     pruning's does not count: which entries were cut shows in the message."""
-    usual: bool = True
-    """Whether it observes and responds as defenses do: then one mechanism serves all batches,
-    unless it is private."""
     twin: "type[Defense] | None" = None
     """Its classical counterpart, where it is the optimal form of one."""
     amount: str | None = None
@@ -91,12 +87,9 @@ class About:
     """The threshold P if entries are clamped to [-P, P]; `None` if they are not."""
     formal_privacy: str | None = None
     """Which formal privacy it has by itself, in words; `None`: none."""
-    undefended: bool = False
-    """Whether the message is sent as it is."""
-    prunes_by_sensitivity: bool = False
-    """Whether sensitivities decide which entries are pruned."""
     whole: str = ""
-    """Why its mechanism is no defense without the rest of it; empty where it is one."""
+    """What else it does than to observe and to apply its mechanism, as "clips it first"; "" if
+    nothing: then one mechanism serves all batches, unless it is private."""
 
 
 class Defense:
@@ -135,6 +128,9 @@ class Defense:
     adds_up: ClassVar[bool] = False
     """Whether what it observes of micro-batches adds up as it is, whatever the loss."""
 
+    reads: ClassVar[str] = "sensitivities"
+    """What it reads of moments whatever the amount: "nothing", "values" or "sensitivities"."""
+
     _known: ClassVar[dict[str, Any]] = {}
     """What the class says of itself, of the fields of `About`."""
 
@@ -152,19 +148,23 @@ class Defense:
     def needs(self) -> Needs:
         """What it has to know before it can say what it does to a message."""
         amounts = ("utility_budget", "target_error")  # these are set by real examples
-        asked = [name for name in amounts if getattr(self, name, None) is not None]
+        asked = next((name for name in amounts if getattr(self, name, None) is not None), None)
+        judged = asked == "target_error"
         return Needs(
-            examples=next(iter(asked), None),
-            judged="target_error" in asked,
+            moments=self.reads != "nothing" or asked is not None,
+            sensitivities=self.reads == "sensitivities" or judged,
+            examples=asked,
+            judged=judged,
             estimator=self.estimator,
         )
 
     @cached_property
     def about(self) -> About:
         """What is asked about it."""
-        needs = self.needs
-        ours = next(c for c in type(self).__mro__ if c.__module__.startswith("gradveil."))
-        unknown = self._steps_unlike(ours)  # a user's class: nobody knows what it looks at
+        own, needs = type(self), self.needs
+        ours = next(c for c in own.__mro__ if c.__module__.startswith("gradveil."))
+        steps = ("observe", "respond")  # a user's own: nobody knows what they look at
+        unknown = any(getattr(own, name) is not getattr(ours, name) for name in steps)
         private = (self.source == "private" and needs.moments) or unknown
         named = self.source if isinstance(self.source, str) else self.source.name
         found = {
@@ -173,13 +173,7 @@ class Defense:
             "varies": private,
             "clamp": self.clip,
         }
-        usual = not self._steps_unlike(Defense)
-        return About(needs=needs, private=private, usual=usual, **{**found, **self._known})
-
-    def _steps_unlike(self, base: type) -> bool:
-        """Whether its class observes or responds in another way than this base class."""
-        own = type(self)
-        return any(getattr(own, n) is not getattr(base, n) for n in ("observe", "respond"))
+        return About(needs=needs, private=private, **{**found, **self._known})
 
     def shape(self, moments: Moments) -> Shape:
         """How noise is spread for a message with these moments; here evenly."""
@@ -255,7 +249,7 @@ class Defense:
         mechanism: AnyMechanism = made[key][1]
         return mechanism
 
-    @property
+    @cached_property
     def origin(self) -> Source:
         """The source itself, where the option is a name.
 
@@ -264,10 +258,7 @@ class Defense:
         """
         if isinstance(self.source, Source):
             return self.source
-        if "_origin" not in vars(self):
-            vars(self)["_origin"] = FromServer() if self.source == "server" else ModelSource()
-        origin: Source = vars(self)["_origin"]
-        return origin
+        return FromServer() if self.source == "server" else ModelSource()
 
     def backward(
         self,
@@ -378,22 +369,15 @@ class Defense:
 
     def state_dict(self) -> dict[str, Any]:
         """What is kept from one step to the next, here by its source: tensors, numbers and text."""
-        return self.origin.state_dict() if self._keeps() else {}
+        return self.origin.state_dict()
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue from a state that `state_dict` returned."""
-        check_kind(state, "state", dict, "Use what `state_dict` returned.")
-        if self._keeps():
-            self.origin.load_state_dict(state)
-        elif state:
-            expected = f"be empty: {type(self).__name__} remembers nothing"
-            advice = "Load it into the defense that it came from."
-            raise WrongValue("state", expected, f"the keys {sorted(state)}", advice)
+        self.origin.load_state_dict(state)
 
     def reset(self) -> None:
         """Forget everything that `state_dict` holds, as for a new model."""
-        if self._keeps():
-            self.origin.reset()
+        self.origin.reset()
         if self.state_dict():
             raise TypeError(
                 "A defense that remembers something should have a method `reset`. Found none in"
@@ -405,15 +389,10 @@ class Defense:
 
         A shape that the server sent stays: all know it.
         """
-        if not self._keeps() and type(self).state_dict is Defense.state_dict:
-            return self
         copied = deepcopy(self)
         if self.about.source != "server":
             copied.reset()
         return copied
-
-    def _keeps(self) -> bool:
-        return self.about.needs.moments and not self.about.private
 
 
 def check_source(defense: Defense) -> None:

@@ -1,7 +1,6 @@
 """Defenses that do the same to all messages of the same shapes, and rounding by a shape."""
 
 from dataclasses import KW_ONLY, dataclass
-from functools import cached_property
 
 import torch
 
@@ -17,7 +16,7 @@ from gradveil.mechanisms import (
 )
 from gradveil.messages import MappedMessage, Message
 from gradveil.sensitivity import Estimator, Moments
-from gradveil.shapes import Needs, Shape, Source
+from gradveil.shapes import Shape, Source
 
 from ._base import Defense, check_source
 from ._noise import OptimalNoise
@@ -26,13 +25,11 @@ from ._noise import OptimalNoise
 class FixedDefense(Defense):
     """Looks at no numbers: its mechanism does not depend on the message."""
 
-    @cached_property
-    def needs(self) -> Needs:
-        return Needs(moments=False, sensitivities=False)
+    reads = "nothing"
 
 
 @dataclass(frozen=True)
-class NoDefense(FixedDefense, family="none", undefended=True):
+class NoDefense(FixedDefense, family="none"):
     """Sends the message itself. No guarantee of any kind.
 
     >>> import torch

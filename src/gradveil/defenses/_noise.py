@@ -3,7 +3,6 @@
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import KW_ONLY, dataclass, replace
-from functools import cached_property
 from typing import Any
 
 import torch
@@ -24,7 +23,7 @@ from gradveil._tensors import flatten, total
 from gradveil._typing import Tensors
 from gradveil.mechanisms import Mechanism, constant_like
 from gradveil.sensitivity import Estimator, Moments, named
-from gradveil.shapes import Needs, Shape, Source
+from gradveil.shapes import Shape, Source
 from gradveil.theory import GaussianPrior, trace_error
 
 from ._base import Defense, check_source
@@ -53,6 +52,8 @@ class NoiseDefense(Defense, ABC, family="noise", amount="scale"):
     True
     """
 
+    reads = "nothing"
+
     scale: float | None = None
     _: KW_ONLY
     utility_budget: float | None = None
@@ -66,12 +67,6 @@ class NoiseDefense(Defense, ABC, family="noise", amount="scale"):
         if type(self).clip is not None:  # a class that clamps
             check_positive(self.clip, "clip")  # type: ignore[arg-type]  # None is refused here
             check_at_most(self.clip, "clip")  # type: ignore[arg-type]
-
-    @cached_property
-    def needs(self) -> Needs:
-        """Isotropic noise looks at sensitivities only to meet a target error."""
-        target = self.target_error is not None
-        return replace(super().needs, moments=self.scale is None, sensitivities=target)
 
     @abstractmethod
     def levels(self, shape: Shape, moments: Moments) -> Tensors:
@@ -226,6 +221,8 @@ class OptimalNoise(NoiseDefense, twin=GradientNoise):
     tensor([1.2649, 0.6325])
     """
 
+    reads = "sensitivities"
+
     _: KW_ONLY
     granularity: str = "parameter"
     cap: float = 100.0
@@ -237,10 +234,6 @@ class OptimalNoise(NoiseDefense, twin=GradientNoise):
         check_shape_options(self.granularity, self.floor)
         check_positive(self.cap, "cap", finite=False)
         check_ratio(self.least, "least")
-
-    @cached_property
-    def needs(self) -> Needs:
-        return replace(super().needs, moments=True, sensitivities=True)
 
     def shape(self, moments: Moments) -> Shape:
         """r_i = √(E‖∇_x g_i‖² / E g_i²)."""
@@ -254,25 +247,20 @@ class OptimalNoise(NoiseDefense, twin=GradientNoise):
         None is above the cap, and none below the least, which hides entries that are 0. What is
         clamped gets the median level of its tensor.
         """
-        levels: Tensors = shape.levels(moments.like)
-        squares = self._unclamped(moments.squared_values, moments)
+        levels, squares = shape.levels(moments.like), moments.squared_values
         by_entry = self.granularity == "parameter"
         if not by_entry:
-            levels = per_layer(levels, squares)
+            levels = per_layer(levels, self._unclamped(squares, moments))
         if shape.floor is not None:
             return levels
-        if by_entry:
-            levels = self._unclamped(levels, moments)
-        levels = capped(levels, self.cap)
-        if self.least and by_entry:
-            levels = {name: levels.pop(name) * (squares[name] > 0) for name in [*levels]}
-        levels = self._unclamped(levels, moments)
+        levels = capped(self._unclamped(levels, moments), self.cap)
         if not self.least:
             return levels
+        if by_entry:
+            levels = {name: levels.pop(name) * (squares[name] > 0) for name in [*levels]}
         if self.clip is not None:
-            middle = {name: median_level(r) for name, r in levels.items()}
             inside = self._inside(moments)
-            levels = {n: torch.where(inside[n], r, middle[n]) for n, r in levels.items()}
+            levels = {n: torch.where(inside[n], r, median_level(r)) for n, r in levels.items()}
         return raise_to_least(levels, self.least)
 
     def _unclamped(self, tensors: Any, moments: Moments) -> Any:
@@ -428,10 +416,11 @@ def per_layer(levels: Tensors, weights: Mapping[str, Tensor]) -> Tensors:
 
 
 def capped(levels: Tensors, cap: float) -> Tensors:
-    """At most `cap` times the median of all. The given dict is used up, which spares memory."""
-    limit = cap * typical(levels)
-    most = {n: min(limit, torch.finfo(r.dtype).max) for n, r in levels.items()}
-    return {name: levels.pop(name).clamp(max=most[name]) for name in most}
+    """At most `cap` times the median of all; in the given dict, which spares memory."""
+    limit = cap * (median_level(*levels.values()) or torch.inf)
+    for name, level in levels.items():
+        levels[name] = level.clamp(max=min(limit, torch.finfo(level.dtype).max))
+    return levels
 
 
 def least_square(squares: Tensor, floor: float) -> float:
@@ -450,15 +439,9 @@ def raise_to_least(levels: Tensors, least: float) -> Tensors:
     whole tensor next to bare. Where a whole tensor has level 0, the median of the message stands
     for its mean; where all have, 1 does.
     """
-    middle = typical(levels)
-    middle = middle if middle < torch.inf else 1.0
+    middle = median_level(*levels.values()) or 1.0
     least_of_all = (least / 25) ** 2 * middle
     return {n: _raised(levels.pop(n), least, middle, least_of_all) for n in [*levels]}
-
-
-def typical(levels: Mapping[str, Tensor]) -> float:
-    """The median of all positive levels; infinite where there is none."""
-    return median_level(*levels.values()) or torch.inf
 
 
 def _raised(level: Tensor, least: float, middle: float, least_of_all: float) -> Tensor:

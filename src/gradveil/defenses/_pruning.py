@@ -48,6 +48,8 @@ class PruningDefense(Defense, ABC, amount="ratio"):
     True
     """
 
+    reads = "values"
+
     ratio: float | None = None
     _: KW_ONLY
     utility_budget: float | None = None
@@ -82,13 +84,14 @@ class PruningDefense(Defense, ABC, amount="ratio"):
 
     @cached_property
     def needs(self) -> Needs:
-        """Magnitude pruning looks at sensitivities only for its noise or its target."""
-        noise = Needs(sensitivities=False) if self.noise is None else self.noise.about.needs
-        own = super().needs
+        """Those of its noise, too."""
+        own, noise = super().needs, self.noise and self.noise.needs
+        if noise is None:
+            return own
         return replace(
             own,
-            sensitivities=noise.sensitivities or own.judged,
-            judged=noise.judged or own.judged,
+            sensitivities=own.sensitivities or noise.sensitivities,
+            judged=own.judged or noise.judged,
             examples=own.examples or noise.examples,
         )
 
@@ -175,7 +178,7 @@ class GradientPruning(PruningDefense, label="pruning"):
 
 
 @dataclass(frozen=True)
-class OptimalPruning(PruningDefense, twin=GradientPruning, prunes_by_sensitivity=True):
+class OptimalPruning(PruningDefense, twin=GradientPruning):
     """Prunes the entries of LARGEST r_i² = E‖∇_x g_i‖² / E g_i² (the paper prints "smallest").
 
     At a given first-order utility Σ_kept g_i² the information Σ_kept s_i² is least when the
@@ -197,6 +200,8 @@ class OptimalPruning(PruningDefense, twin=GradientPruning, prunes_by_sensitivity
     {'w': tensor([ 0., -9.])}
     """
 
+    reads = "sensitivities"
+
     _: KW_ONLY
     granularity: str = "parameter"
     floor: float = 1e-4
@@ -204,10 +209,6 @@ class OptimalPruning(PruningDefense, twin=GradientPruning, prunes_by_sensitivity
     def __post_init__(self) -> None:
         super().__post_init__()
         check_shape_options(self.granularity, self.floor)
-
-    @cached_property
-    def needs(self) -> Needs:
-        return replace(super().needs, sensitivities=True)
 
     def shape(self, moments: Moments) -> Shape:
         """r_i = √(E‖∇_x g_i‖² / E g_i²), by entries where its noise differs by entries."""

@@ -3,7 +3,6 @@
 from collections.abc import Callable
 from copy import copy
 from dataclasses import KW_ONLY, dataclass
-from functools import cached_property
 from typing import Any, ClassVar
 
 import torch
@@ -26,7 +25,7 @@ from gradveil._typing import Tensors
 from gradveil.mechanisms import Mechanism, constant_like
 from gradveil.messages import MappedMessage, Message, movable
 from gradveil.sensitivity import Moments, draw_probes
-from gradveil.shapes import Given, Needs, Shape, check_state
+from gradveil.shapes import Given, Shape, check_state
 
 from ._base import Defended, Defense, checked_values
 from ._fixed import NoDefense
@@ -37,12 +36,9 @@ class _ByValues(Defense):
     """Looks at the values of the private batch, and at no sensitivities."""
 
     source = "private"
+    reads = "values"
     follows: ClassVar[str] = ""
     """What of the message its shape comes from, beside its moments."""
-
-    @cached_property
-    def needs(self) -> Needs:
-        return Needs(sensitivities=False)
 
     def shape(self, moments: Moments) -> Shape:
         """Even; unknown where the message has to tell it."""
