@@ -285,7 +285,6 @@ def test_the_private_batch_does_not_enter_the_mechanism() -> None:
     [
         ({"first": torch.ones(1)}, "type Shape"),
         (None, "type Shape"),
-        (Shape({"first": (torch.ones(1),) * 5}), "at most 4 factors"),
     ],
 )
 def test_what_is_no_shape_is_refused_at_once(shape: object, word: str) -> None:

@@ -58,6 +58,7 @@ class ModelSource(KeptSource):
     """
 
     name = "model"
+    any_model = False
 
     def __init__(self, refresh_every: int = 20) -> None:
         super().__init__(refresh_every)
@@ -73,24 +74,27 @@ class ModelSource(KeptSource):
                 "Use source=Public((inputs, targets)) with public examples, or source='private',"
                 " which reveals the batch.",
             )
-        message, inputs = asked.message, asked.inputs
+        message = asked.message
         if not isinstance(message, SEEN) or not message.loss.is_own:
-            return model_given(message, inputs)  # nothing tells whether its model is another one
-        setting = _setting(message, inputs)
-        return self.kept(asked, setting, lambda _: model_given(message, inputs), message.loss.model)
+            return self._made(asked)  # nothing tells whether its model is another one
+        return super().given(asked)
+
+    def _made(self, asked: Request) -> Given:
+        return model_given(asked.message, asked.inputs)
+
+    def _setting(self, asked: Request) -> list[Any]:
+        """What the moments depend on beside the parameters and the number of examples."""
+        message: Any = asked.message
+        loss_fn = message.loss.loss_fn
+        pair = (asked.inputs, message.targets)
+        like = [(t.dtype, *t.shape[1:]) for t in pair if isinstance(t, Tensor)]
+        local = [getattr(message, n, None) for n in ("lr", "steps", "batch_size", "momentum")]
+        loss = getattr(loss_fn, "__qualname__", type(loss_fn).__qualname__)
+        training = sum(module.training for module in message.loss.model.modules())
+        return [training, str([type(message).__name__, loss, like, local])]
 
     def __repr__(self) -> str:
         return f"ModelSource(refresh_every={self.refresh_every})"
-
-
-def _setting(message: GradientMessage | LocalUpdateMessage, inputs: Tensor) -> list[Any]:
-    """What the moments depend on beside the parameters and the number of examples."""
-    loss_fn, targets = message.loss.loss_fn, message.targets
-    like = [(t.dtype, *t.shape[1:]) for t in (inputs, targets) if isinstance(t, Tensor)]
-    local = [getattr(message, n, None) for n in ("lr", "steps", "batch_size", "momentum")]
-    loss = getattr(loss_fn, "__qualname__", type(loss_fn).__qualname__)
-    training = sum(module.training for module in message.loss.model.modules())
-    return [training, str([type(message).__name__, loss, like, local])]
 
 
 def model_given(

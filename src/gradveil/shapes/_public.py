@@ -1,5 +1,7 @@
 """Public examples as a source of shapes."""
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
@@ -69,9 +71,8 @@ class Public(KeptSource):
         super().__init__(refresh_every)
         self.examples, self.batch_size = examples, batch_size
 
-    def given(self, asked: Request) -> Given:
-        """The shape that is kept, or a new one where it is due."""
-        return self.kept(asked, [asked.needs.key, len(asked.inputs)], self._made)
+    def _setting(self, asked: Request) -> list[Any]:
+        return [asked.needs.key, len(asked.inputs)]
 
     def _made(self, asked: Request) -> Given:
         needs, _, message, inputs, given = asked
