@@ -110,7 +110,7 @@ def model_given(
     generator = named_stream("plan", "model") if generator is None else generator
     size, batches = len(inputs), 2
     if isinstance(message, GradientMessage):
-        size, batches = min(size + 1, 10), 1
+        size, batches = min(len(inputs) + 1, 10), 1
     if isinstance(message, SEEN):
         check_finite(message.loss.parameters, "the model's weights")  # not the examples' fault
     with _accepted():
@@ -222,24 +222,9 @@ class OutputCheck(NamedTuple):
     shift: float
     """δ̄ᵀ (E δδᵀ - δ̄δ̄ᵀ)⁻¹ δ̄, about twice what another constant would take off the loss. With too few
     examples for that, ‖δ̄‖² / E‖δ‖²."""
-    skill: float
-    """By how much that cosine grows, in units of δ, when targets change places: 0 where outputs
-    have nothing to do with the targets."""
-    skill_error: float
-    """Its standard error."""
-
-    @property
-    def fault(self) -> float:
-        """What is wrong with the outputs in ways that training removes."""
-        return max(self.scale, 0.0) + max(self.shift, 0.0)
-
-    @property
-    def is_known(self) -> bool:
-        """Whether the outputs agree with the targets beyond chance.
-
-        Real images have a skill of 0.25 to 4.5 after training, all others less than 0.09.
-        """
-        return self.skill > max(0.1, 2.5 * self.skill_error)
+    is_known: bool
+    """Whether outputs agree with the targets beyond chance: by how much that cosine grows, in units
+    of δ, when targets change places. Real images have 0.25 to 4.5 after training, others < 0.09."""
 
 
 def trust_in(message: Message, inputs: Tensor, generator: torch.Generator) -> float:
@@ -291,7 +276,9 @@ def freshness(
         outputs = max(1, found.numel() // 2) if isinstance(found, Tensor) else 1
     count = min(128, max(fewest, 4 * outputs), max(4, 2**24 // outputs))
     check = check_outputs(*synthetic(message, inputs, generator, count))
-    return 1.0 if check is None else _falling(check.fault, 0.045, 0.08)
+    if check is None:
+        return 1.0
+    return _falling(max(check.scale, 0.0) + max(check.shift, 0.0), 0.045, 0.08)
 
 
 def check_outputs(message: Message, inputs: Tensor) -> OutputCheck | None:
@@ -314,10 +301,11 @@ def check_outputs(message: Message, inputs: Tensor) -> OutputCheck | None:
     centred = outputs - outputs.mean(0)
     size = float((centred.square().sum() * right.square().sum()).sqrt()) / len(outputs)
     if not size > 0:
-        return OutputCheck(0.0, 0.0, 0.0, 0.0)
+        return OutputCheck(0.0, 0.0, False)
     scale, scale_error = _mean_and_error((centred * right).sum(1) / size)
     skill, skill_error = _mean_and_error((centred * (wrong - right)).sum(1) / size)
-    return OutputCheck(scale - scale_error, _shift(right), skill, skill_error)
+    is_known = skill > max(0.1, 2.5 * skill_error)
+    return OutputCheck(scale - scale_error, _shift(right), is_known)
 
 
 def _outputs(message: GradientMessage | LocalUpdateMessage, inputs: Tensor) -> Any:
