@@ -98,10 +98,8 @@ class Defense:
     A new defense is one small file: implement `mechanism`, and `shape` where noise is not spread
     evenly; its bound, its utility and its strongest attacker come for free. One that is no
     mechanism overrides `respond` instead, and clients, audits and attacks all see what that sends.
-    `__call__` only returns what `respond` sends: a subclass with a `__call__` of its own is refused
-    when it is defined, because one of the two would be ignored. What a class knows about itself it
-    says where it is defined: ``class Tenth(Defense, label="a tenth", amount="share")``; see `About`
-    for the words.
+    What a class knows about itself it says where it is defined: ``class Tenth(Defense, label="a
+    tenth", amount="share")``; see `About` for the words.
 
     A defense keeps nothing from one call to the next: what there is to keep, its source keeps. One
     of another kind that remembers something has `state_dict`, `load_state_dict` and `reset`.
@@ -291,9 +289,7 @@ class Defense:
         *,
         reduction: str | None = None,
     ) -> Accumulation:
-        """Several micro-batches in one optimizer step, with one draw of noise for all of them.
-
-        Use it in place of several calls of `backward`, each of which would add its own noise::
+        """Several micro-batches in one optimizer step, with one draw of noise for all of them::
 
             with defense.accumulate(model, loss_fn) as step:
                 for inputs, targets in micro_batches:
@@ -308,13 +304,8 @@ class Defense:
         ignored targets in a mean.
 
         Afterwards `step.sent` is what was added. If the block raises, nothing is added to `.grad`,
-        and nothing is kept of it.
-
-        Args:
-            model: Its weights should not change in the block.
-            loss_fn: Maps (outputs, targets) to one number.
-            generator: For probes, noise and dropout; a fresh one if `None`.
-            reduction: "mean" or "sum"; found out by itself if `None`.
+        and nothing is kept of it. The weights should not change in the block. Whether the loss is a
+        mean or a sum is found out, unless `reduction` says it.
         """
         self.check_accumulates()
         return Accumulation(self, model, loss_fn, generator, reduction)
@@ -322,6 +313,11 @@ class Defense:
     def check_accumulates(self) -> None:
         """Require that micro-batches can be observed one by one."""
         self.check_parts("to accumulate")
+        if type(self).given is not Defense.given:
+            raise TypeError(
+                "A defense to accumulate should look at values and sensitivities only, which add"
+                f" up. Found {type(self).__name__}, which looks at the whole batch. Use one batch."
+            )
 
     def check_parts(self, purpose: str) -> None:
         """Require a step that is made of `observe` and `mechanism`, and of nothing else."""
@@ -342,19 +338,14 @@ class Defense:
         check_inputs(inputs, tokens=gradient_of(inputs).takes_tokens)
 
     def prepared(self, message: Message) -> Message:
-        """What the mechanism is applied to: here the message itself.
+        """What the mechanism is applied to, and bounds and attacks look at: here the message itself.
 
-        A defense that first makes something else of it, such as clipping its examples, says so
-        here: bounds and attacks then look at that.
+        A defense that first makes something else of it, such as clipping its examples, says so.
         """
         return message
 
     def seen_in(self: Own, sent: Tensors) -> Own:
-        """The defense with what the message shows of its choices; here it is the same.
-
-        Where a choice that was made from the private batch can be read off what was sent, it is
-        known to `prepared` of this one, and attacks look at that.
-        """
+        """The defense whose `prepared` knows the choices that can be read off what was sent."""
         return self
 
     def pruned_limits(self, sent: Tensor, pruned: Tensor, sensitivity: Tensor | None) -> Tensor:

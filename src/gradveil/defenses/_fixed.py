@@ -75,8 +75,7 @@ class OptimalRounding(Defense, family="rounding", amount="step", twin=Rounding):
 
     Args:
         step: The root mean square of the steps.
-        granularity: See `OptimalNoise`, as for `cap`, `floor`, `least` and `source`.
-        estimator: How sensitivities are measured when the defense is called on a message.
+        granularity: See `OptimalNoise`, as for `estimator` and `source`.
 
     >>> import torch
     >>> from gradveil import Moments
@@ -88,9 +87,6 @@ class OptimalRounding(Defense, family="rounding", amount="step", twin=Rounding):
     step: float
     _: KW_ONLY
     granularity: str = "parameter"
-    cap: float = 100.0
-    floor: float = 1e-4
-    least: float = 0.25
     estimator: Estimator | str = "auto"
     source: Source | str = "model"
 
@@ -108,8 +104,7 @@ class OptimalRounding(Defense, family="rounding", amount="step", twin=Rounding):
         return RoundingMechanism(self._noise().mechanism(shape, moments).std)
 
     def _noise(self) -> OptimalNoise:
-        names = ("granularity", "cap", "floor", "least")
-        return OptimalNoise(self.step, **{name: getattr(self, name) for name in names})
+        return OptimalNoise(self.step, granularity=self.granularity)
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,5 @@
 """Defenses that change the inputs, and send the message of these."""
 
-from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from copy import copy
 from dataclasses import dataclass
@@ -29,13 +28,9 @@ class InputDefense(FixedDefense, whole="changes the inputs first"):
     hides is what the change of the inputs loses, and only that.
 
     Nothing about the change is secret, so that an attacker who knows the defense attacks the whole
-    of change and message (`prepared`). Utilities are those of the changed message, beside which
-    nothing is lost: what the change costs shows in training.
+    of change and message: `prepared`, which a class of this kind writes. Utilities are those of the
+    changed message; what the change costs shows in training.
     """
-
-    @abstractmethod
-    def prepared(self, message: Message) -> Message:
-        """The message as a function of the private inputs, with the change in it."""
 
     def observe(
         self, message: Message, inputs: Tensor, generator: torch.Generator
@@ -175,8 +170,7 @@ def _mixed_message(
 ) -> MappedMessage:
     """The message of Σ_j w_j x_{b+j} with the loss Σ_j w_j L(·, y_{b+j}), b + j around the batch.
 
-    The message has targets, one for each example, and a loss of outputs and targets; w is that of
-    the example itself first. The mask is what is done to mixed inputs before the model gets them.
+    The mask is what is done to mixed inputs before the model gets them.
     """
     own = movable(message)
     if not isinstance(own.targets, Tensor) or own.targets.dim() == 0 or not hasattr(own, "loss"):

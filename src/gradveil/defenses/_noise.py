@@ -46,10 +46,6 @@ class NoiseDefense(Defense, ABC, family="noise", amount="scale"):
 
     The last two are amounts for the examples of the shape, so they need real ones: public examples
     (`source=Public(examples)`), or the private batch (`source="private"`).
-
-    >>> from gradveil import OptimalNoise
-    >>> issubclass(OptimalNoise, NoiseDefense)
-    True
     """
 
     reads = "nothing"
@@ -91,9 +87,8 @@ class NoiseDefense(Defense, ABC, family="noise", amount="scale"):
         if shape.floor is not None:  # (1 - floor²) r / mean(r) + floor² where entries are sent
             least = shape.floor**2
             share = (1 - least) * float(entries) / float(total(levels.values()))
-            levels = {name: r * share + least for name, r in levels.items()}
-            if support is not None:
-                levels = {name: r * support[name] for name, r in levels.items()}
+            sent = support or dict.fromkeys(levels, 1.0)
+            levels = {name: (r * share + least) * sent[name] for name, r in levels.items()}
         factor = self._factor(levels, moments, seen, entries)
         if not 1e-25 < float(factor.detach()) < 1e25:  # float32 may not hold it
             levels = {name: r.double() for name, r in levels.items()}
@@ -161,13 +156,9 @@ class GradientNoise(NoiseDefense, label="noise"):
 class ClampedNoise(GradientNoise, label="noise with clamping", family="clamped noise"):
     """The paper's "DP-SGD", not differentially private: y = clamp(g, -P, P) + scale · ε (Eq. 13).
 
-    Formal guarantees: none of the (ε, δ) kind. This clamps each entry of the BATCH gradient, as
-    the paper does; it is not the per-example norm clipping of Abadi et al., and no accountant
-    applies to it.
-
-    Args:
-        scale: Or `utility_budget` or `target_error`; see `NoiseDefense` for what they mean.
-        clip: The threshold P.
+    Formal guarantees: none of the (ε, δ) kind. This clamps each entry of the BATCH gradient to the
+    threshold P = `clip`, as the paper does; it is not the per-example norm clipping of Abadi et
+    al., and no accountant applies to it.
 
     >>> import torch
     >>> from gradveil import Moments
@@ -211,8 +202,7 @@ class OptimalNoise(NoiseDefense, twin=GradientNoise):
             (appendix B), which sends such entries bare: for reproduction only. The default costs
             about 1e-4 of the optimal bound on the paper's models.
         estimator: How sensitivities are measured when the defense is called on a message.
-        source: "model", "private", "server" or a `Source`: where the shape comes from when it is
-            called on a message.
+        source: "model", "private", "server" or a `Source`: where the shape then comes from.
 
     >>> import torch
     >>> from gradveil import Moments
@@ -292,13 +282,8 @@ class OptimalClampedNoise(
     `least=0` (the paper's form) they are sent bare, and there is no bound. Moments over several
     batches must be measured with `measure(..., clip=P)`.
 
-    Formal guarantees: none of the (ε, δ) kind; see `ClampedNoise`. Noise that depends on the
-    private batch has none either.
-
-    Args:
-        scale: Or `utility_budget` or `target_error`; see `NoiseDefense` for what they mean.
-        clip: The threshold P.
-        granularity: See `OptimalNoise`, as for `cap`, `floor` and `least`.
+    Formal guarantees: none of the (ε, δ) kind; see `ClampedNoise`, and `OptimalNoise` for what the
+    options mean. Noise that depends on the private batch has none either.
 
     >>> from gradveil import measure
     >>> from gradveil.sensitivity import Exact
@@ -402,16 +387,15 @@ def sensitivity_shape(moments: Moments, granularity: str, floor: float) -> Shape
 
 def per_layer(levels: Tensors, weights: Mapping[str, Tensor]) -> Tensors:
     """One level for each tensor: √(Σ r_i² w_i / Σ w_i)."""
-    means = {}
+    means = dict(levels)
     for name, level in levels.items():
-        weight = weights[name]
         if level.numel() and any(level.stride()):  # else it is one number, expanded, and stays one
+            weight = weights[name]
             if not float(weight.sum(dtype=torch.float64)) > 0:
                 weight = torch.ones_like(weight)
             spent = (level.square() * weight).sum(dtype=torch.float64)
             mean = (spent / weight.sum(dtype=torch.float64)).sqrt()
-            level = mean.to(level.dtype).expand(level.shape)
-        means[name] = level
+            means[name] = mean.to(level.dtype).expand(level.shape)
     return means
 
 
@@ -450,12 +434,11 @@ def _raised(level: Tensor, least: float, middle: float, least_of_all: float) -> 
         filled = torch.where(number > 0, number.clamp(min=least_of_all), middle)
         return filled.expand(level.shape)
     floor = max(least**2 * median_level(level), least_of_all)
-    lowest = float(level.detach().min()) if level.numel() else torch.inf
-    if lowest > 0:
-        return level if lowest >= floor else level.clamp(min=floor)
     positive = level > 0
     count = positive.sum()
-    mean = torch.where(count > 0, level.sum() / count.clamp(min=1), middle)
+    if int(count) == level.numel():
+        return level.clamp(min=floor)
+    mean = level.sum() / count if int(count) else middle
     return torch.where(positive, level.clamp(min=floor), mean)
 
 

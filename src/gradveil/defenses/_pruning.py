@@ -42,10 +42,6 @@ class PruningDefense(Defense, ABC, amount="ratio"):
 
     `noise` is added to what is kept (Eq. 18): `GradientNoise` or `OptimalNoise`, whose scale is
     then the root mean square over the kept entries, in the shape that also decides what is kept.
-
-    >>> from gradveil import OptimalPruning
-    >>> issubclass(OptimalPruning, PruningDefense)
-    True
     """
 
     reads = "values"
@@ -67,13 +63,10 @@ class PruningDefense(Defense, ABC, amount="ratio"):
             raise WrongType("noise", expected, type(self.noise).__name__)
         check_amount(self, "ratio", most=float("inf"))
         if self.target_error is not None and self.noise is None:
+            bare = "pruning alone sends entries bare, and no error is guaranteed"
+            expected, advice = f"be given with `target_error`: {bare}", "noise=GradientNoise(0.01)"
             raise WrongValue(
-                "noise",
-                "be given with `target_error`: pruning alone sends entries bare, and no error is"
-                " guaranteed",
-                "None",
-                "Use for example noise=GradientNoise(0.01).",
-                assigned=True,
+                "noise", expected, "None", f"Use for example {advice}.", assigned=True
             )
 
     @cached_property
@@ -189,10 +182,7 @@ class OptimalPruning(PruningDefense, twin=GradientPruning):
         ratio: Or `utility_budget` or `target_error`; see `PruningDefense` for what they mean.
         noise: On what is kept. Without it there is no guarantee.
         granularity: "parameter", or "layer" for one score per tensor.
-        floor: The least √E g_i² in the denominator, over the root mean square of the
-            entry's tensor.
-        estimator: How sensitivities are measured when the defense is called on a message.
-        source: Where the shape that decides which entries are sent comes from; see `OptimalNoise`.
+        floor: See `OptimalNoise`, as for `estimator` and `source`.
 
     >>> from gradveil import Moments
     >>> moments = Moments({"w": torch.tensor([1.0, 4.0])}, {"w": torch.tensor([4.0, 1.0])}, 2)
@@ -276,8 +266,7 @@ def keep_within(
     tensor([0.5000, 1.0000, 0.0000])
     """
     order = in_order(scores, ties)
-    sorted_weights = weights[order].double()
-    before = sorted_weights.cumsum(0) - sorted_weights
-    share = ((budget - before) / sorted_weights.clamp(min=1e-300)).clamp(0, 1)
-    share = torch.where(sorted_weights > 0, share, 0.0)
+    own = weights[order].double()
+    before = own.cumsum(0) - own
+    share = ((budget - before) / own.clamp(min=1e-300)).clamp(0, 1) * (own > 0)
     return torch.empty_like(scores).scatter_(0, order, share.to(scores.dtype))

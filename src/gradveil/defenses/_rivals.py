@@ -134,12 +134,6 @@ class Outpost(_Remembering, amount="scale"):
     and weights as they are usually set up are so little spread out that there is hardly any noise.
     Which entries have noise is chosen by the private batch.
 
-    Args:
-        scale: The noise where the weights have the variance 1.
-        noisy: The share of entries with noise.
-        ratio: The share of each tensor's entries that is pruned.
-        decay: β, how fast messages without a defense become frequent.
-
     >>> Outpost(scale=0.8)
     Outpost(scale=0.8, noisy=0.4, ratio=0.8, decay=0.125)
     """

@@ -78,7 +78,6 @@ class Channel(ABC):
     def _sent(self, values: Tensors, generator: torch.Generator | None) -> Tensors: ...
 
     def _check(self, values: Tensors) -> None:
-        """Require the names and shapes of all levels that are given by parameter."""
         check_values(values)
         for name in ("std", "keep", "clip", "step"):
             level = getattr(self, name, None)
@@ -113,11 +112,11 @@ class Mechanism(Channel):
     clip: Level | None = None
 
     def __post_init__(self) -> None:
-        check_level(self.std, "std", 0, math.inf)
+        check_level(self.std, "std")
         if self.keep is not None:
-            check_level(self.keep, "keep", 0, 1)
+            check_level(self.keep, "keep", 1)
         if self.clip is not None:
-            check_level(self.clip, "clip", 0, math.inf)
+            check_level(self.clip, "clip")
 
     def mean(self, values: Tensors) -> Tensors:
         """E[y_i] = keep_i clip(g_i)."""
@@ -134,10 +133,7 @@ class Mechanism(Channel):
         return variances
 
     def information(self, values: Tensors) -> Tensors:
-        """w_i = keep_i 1{|g_i| < P} / std_i²; infinite where a kept entry has no noise.
-
-        The mean over the cases of a mixed mechanism: Eq. 5 needs no more.
-        """
+        """w_i = keep_i 1{|g_i| < P} / std_i²; infinite where a kept entry has no noise."""
         self._check(values)
         information = {}
         for name, value in values.items():
@@ -157,7 +153,6 @@ class Mechanism(Channel):
     def _send(
         self, name: str, value: Tensor, generator: torch.Generator, drawn: Tensor | None
     ) -> Tensor:
-        """What is sent of one tensor, with the normal numbers that were drawn for it, if any."""
         keep, std = self._keep(name), level_of(self.std, name)
         if isinstance(keep, float) and 0 < keep < 1:
             keep = torch.full_like(value, keep)
@@ -259,7 +254,7 @@ class RoundingMechanism(_BareMechanism):
     step: Level
 
     def __post_init__(self) -> None:
-        check_level(self.step, "step", 0, float("inf"))
+        check_level(self.step, "step")
 
     def _sent(self, values: Tensors, generator: torch.Generator | None) -> Tensors:
         steps, sent = as_tensors(self.step, values), {}
@@ -317,11 +312,11 @@ class QuantisationMechanism(_BareMechanism):
     def variance(self, values: Tensors) -> Tensors:
         """Var[y_i] = a² f_i (1 - f_i), f_i the part of |g_i|/a behind the point."""
         self._check(values)
-        places = {name: self._places(value) for name, value in values.items()}
-        return {
-            name: (step.square() * part * (1 - part)).to(values[name].dtype)
-            for name, (step, _, part) in places.items()
-        }
+        variances = {}
+        for name, value in values.items():
+            step, _, part = self._places(value)
+            variances[name] = (step.square() * part * (1 - part)).to(value.dtype)
+        return variances
 
     def _places(self, value: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """The step, and |g_i| in steps, before and behind the point; 0 for a tensor of zeros."""
@@ -347,11 +342,19 @@ class LaplaceMechanism(Channel):
     std: Level
 
     def __post_init__(self) -> None:
-        check_level(self.std, "std", 0, float("inf"))
+        check_level(self.std, "std")
 
     def _sent(self, values: Tensors, generator: torch.Generator | None) -> Tensors:
-        generator, levels = generator_or_fresh(generator), as_tensors(self.std, values)
-        return {n: v + levels[n] * _laplace(v, generator) for n, v in values.items()}
+        """√W Z has this density, for W exponential of mean 1 and Z standard normal.
+
+        W = (Z₁² + Z₂²) / 2, so that all of it comes from normal numbers.
+        """
+        generator, levels, sent = generator_or_fresh(generator), as_tensors(self.std, values), {}
+        for name, value in values.items():
+            first, second, third = (normal_like(value, generator) for _ in range(3))
+            noise = (0.5 * (first.square() + second.square())).sqrt() * third
+            sent[name] = value + levels[name] * noise
+        return sent
 
     def variance(self, values: Tensors) -> Tensors:
         """Var[y_i] = std_i²."""
@@ -361,15 +364,6 @@ class LaplaceMechanism(Channel):
     def information(self, values: Tensors) -> Tensors:
         """w_i = 2 / std_i²; infinite where an entry has no noise."""
         return {name: 2 / variance for name, variance in self.variance(values).items()}
-
-
-def _laplace(like: Tensor, generator: torch.Generator) -> Tensor:
-    """Laplace noise of variance 1: √W Z with W exponential of mean 1 and Z standard normal.
-
-    W = (Z₁² + Z₂²) / 2, so that all of it comes from normal numbers.
-    """
-    first, second, third = (normal_like(like, generator) for _ in range(3))
-    return (0.5 * (first.square() + second.square())).sqrt() * third
 
 
 def constant_like(number: float, values: Mapping[str, Tensor]) -> Tensors:
@@ -387,7 +381,7 @@ def level_of(level: Level, name: str) -> Tensor | float:
     """The level of one parameter: a number wherever it is the same for all of its entries."""
     if isinstance(level, Mapping):
         tensor = level[name]
-        return _only(tensor) if _is_constant(tensor) else tensor
+        return float(_only(tensor)) if _is_constant(tensor) else tensor
     return float(level)
 
 
@@ -399,8 +393,8 @@ def as_tensors(level: Level, like: Mapping[str, Tensor]) -> Tensors:
     }
 
 
-def check_level(level: Level, name: str, low: float, high: float) -> None:
-    """Require every level to be in [low, high] and finite."""
+def check_level(level: Level, name: str, most: float = math.inf) -> None:
+    """Require every level to be in [0, most] and finite."""
     if not isinstance(level, Mapping):
         check_number(level, name)
         level = {"": torch.tensor(float(level), dtype=torch.float64)}
@@ -412,16 +406,15 @@ def check_level(level: Level, name: str, low: float, high: float) -> None:
             raise WrongType(name, expected, found, "Convert it with torch.as_tensor.")
         if tensor.numel() == 0:
             continue
-        tensor = tensor.detach()  # an attacker differentiates plans
-        one = _is_constant(tensor)
-        least, most = (_only(tensor),) * 2 if one else (float(end) for end in torch.aminmax(tensor))
-        if not (low <= least and most <= high and math.isfinite(most)):
-            found = f"values from {least:g} to {most:g}{f' in `{key}`' if key else ''}"
-            raise WrongValue(name, f"be finite and in [{low:g}, {high:g}]", found)
+        own = tensor.detach()  # an attacker differentiates plans
+        low, high = (float(end) for end in torch.aminmax(_only(own) if _is_constant(own) else own))
+        if not (0 <= low and high <= most and math.isfinite(high)):
+            found = f"values from {low:g} to {high:g}{f' in `{key}`' if key else ''}"
+            raise WrongValue(name, f"be finite and in [0, {most:g}]", found)
 
 
-def _only(constant: Tensor) -> float:
-    return float(constant.as_strided((), ()).item())
+def _only(constant: Tensor) -> Tensor:
+    return constant.as_strided((), ())
 
 
 def _is_constant(tensor: Tensor) -> bool:

@@ -1,7 +1,5 @@
 """The model alone as a source of shapes, and what its outputs say of examples."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 import torch
@@ -42,11 +40,10 @@ class ModelSource(KeptSource):
     what is made from this reveals nothing. On a model that has been trained, made-up examples are
     of another kind than those that it knows (`freshness`): the shape is then isotropic.
 
-    The shape is made anew every `refresh_every` calls, for another model, and when parameters,
-    examples, loss or mode change; not for more or fewer examples. In between the weights move, and
-    the shape is that of weights a few calls old: public all the same. The made-up examples come
-    from a stream of their own, always the same one: who knows the model knows the shape, and
-    nothing is taken from the generator of the noise.
+    The shape is made anew for another model, too, and when parameters, examples, loss or mode
+    change; not for more or fewer examples. The made-up examples come from a stream of their own,
+    always the same one: who knows the model knows the shape, and nothing is taken from the
+    generator of the noise.
 
     Args:
         refresh_every: Calls from one shape to the next; 1 makes one at every call. See
@@ -113,28 +110,10 @@ def model_given(
         size, batches = min(len(inputs) + 1, 10), 1
     if isinstance(message, SEEN):
         check_finite(message.loss.parameters, "the model's weights")  # not the examples' fault
-    with _accepted():
+    try:
         trust = freshness(message, inputs, generator, fewest=48)
         made = [synthetic(movable(message), inputs, generator, size) for _ in range(batches)]
-    try:
-        known = [gather(own, x, generator, examples=trust > 0) for own, x in made]
-    except ModelError:
-        with _accepted():  # the made-up examples may be the reason
-            for own, x in made if isinstance(message, SEEN) else []:
-                outputs_of(own, x)
-        raise
-    alone = all(batch.example_squares is not None for batch in known)
-    exponents = (1.0, 0.4, 0.5, 0.0) if alone else (1.0, 0.0, 0.0, 0.0)
-    shape = shape_with(known, len(inputs), [trust * e for e in exponents])
-    return Given(shape, moments_for(known, len(inputs)))
-
-
-@contextmanager
-def _accepted() -> Iterator[None]:
-    """A model that works on its own examples and fails on made-up ones has to see real ones."""
-    try:
-        yield
-    except (ModelError, NonFiniteError) as error:
+    except (ModelError, NonFiniteError) as error:  # one that works on its own examples
         expected = (
             "accept made-up examples, standard normal numbers in the shape of the inputs, so that a"
             " shape can be made from the model alone; one that reads a category off a column does"
@@ -142,6 +121,11 @@ def _accepted() -> Iterator[None]:
         )
         found = f"that it fails on them: `{first_line(error.__cause__ or error)}`"
         raise ModelError("model", expected, found, OUT.strip()) from error
+    known = [gather(own, x, generator, examples=trust > 0) for own, x in made]
+    alone = all(batch.example_squares is not None for batch in known)
+    exponents = (1.0, 0.4, 0.5, 0.0) if alone else (1.0, 0.0, 0.0, 0.0)
+    shape = shape_with(known, len(inputs), [trust * e for e in exponents])
+    return Given(shape, moments_for(known, len(inputs)))
 
 
 def synthetic(
@@ -155,17 +139,12 @@ def synthetic(
     floating-point ones are drawn from N(0, 1).
     """
     own = movable(message)
-    like = _of_size(inputs, size or len(inputs))
+    like = inputs.new_empty(()).expand(size or len(inputs), *inputs.shape[1:])
     if isinstance(message, TokenGradient):
         made = random_ids(message, like, generator)
     else:
         made = normal_like(like, generator)
     return own.of(_targets(own, made, generator)), made
-
-
-def _of_size(like: Tensor, size: int) -> Tensor:
-    """A tensor of so many examples like those of the given one, without reading it."""
-    return like.new_empty(()).expand(size, *like.shape[1:])
 
 
 def _targets(message: MovableMessage, made: Tensor, generator: torch.Generator) -> Tensor:
@@ -176,7 +155,7 @@ def _targets(message: MovableMessage, made: Tensor, generator: torch.Generator) 
             "Targets should be a tensor of integers or of floating-point numbers, so that examples"
             f" can be made up for a shape. Found {found}.{OUT}"
         )
-    targets = _of_size(targets, len(made))
+    targets = targets.new_empty(()).expand(len(made), *targets.shape[1:])
     if targets.is_floating_point():
         return normal_like(targets, generator)
     few, classes = made[:2], 2
@@ -236,11 +215,8 @@ def trust_in(message: Message, inputs: Tensor, generator: torch.Generator) -> fl
     all examples. It is told from a trained one by its outputs on made-up examples: training leaves
     them sure of themselves, and so mostly wrong, on what it has never seen.
 
-    In a regression made-up targets tell nothing of the sort. There examples are not followed if
-    another constant would clearly be better: their targets, or what the model makes of their
-    inputs, lie elsewhere. That holds for many a fresh model, too, whose plan is then isotropic.
-
-    1 where outputs cannot be seen.
+    In a regression examples are not followed if another constant would clearly be better. That
+    holds for many a fresh model, too, whose plan is then isotropic. 1 where outputs cannot be seen.
     """
     found = check_outputs(message, inputs)
     if found is None:
@@ -282,10 +258,7 @@ def freshness(
 
 
 def check_outputs(message: Message, inputs: Tensor) -> OutputCheck | None:
-    """Compare outputs with targets, and with these in five wrong orders.
-
-    `None` where outputs cannot be seen.
-    """
+    """Outputs beside targets, and these in five wrong orders; `None` where none can be seen."""
     if not isinstance(message, SEEN) or len(inputs) < 4:
         return None
     outputs = _outputs(message, inputs)

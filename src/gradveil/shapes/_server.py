@@ -19,11 +19,8 @@ from ._shape import Given, Needs, Request, Shape, Source, check_state
 class FromServer(Source):
     """A shape that the server sends; the client sets the amount.
 
-    The server says where more noise goes (`use`), the client how much there is: nothing is
-    measured, and a step costs what isotropic noise costs. Before the first shape all levels are
-    equal. The shape is public, so the mechanism says nothing of the private batch.
-
-    With relative levels r_i the noise has the variances
+    Nothing is measured, and a step costs what isotropic noise costs. Before the first shape all
+    levels are equal. With relative levels r_i the noise has the variances
 
         Σ_ii = scale² ((1 - floor²) r_i / mean(r) + floor²),    r_i ≤ cap · geometric mean of r.
 
@@ -39,8 +36,7 @@ class FromServer(Source):
     at the floor, and, of pruning, choose which entries are sent. Pruning without noise and rounding
     have no guarantee at all. A larger `floor` leaves a server less to choose.
 
-    The defense's own limits on measured ratios (`cap`, `floor`, `least`) and its estimator are not
-    used. It must know its amount: `utility_budget` and `target_error` need examples.
+    The defense's own limits on measured ratios (`cap`, `floor`, `least`) are not used.
 
     Args:
         floor: The least standard deviation over the scale, in [0, 1]; 1 is isotropic noise. 0.05

@@ -10,7 +10,7 @@ from weakref import ReferenceType, ref
 import torch
 from torch import Tensor, nn
 
-from gradveil._checks import WrongValue, check_count, check_kind, check_values
+from gradveil._checks import WrongType, WrongValue, check_count, check_kind, check_values
 from gradveil._typing import Tensors
 from gradveil.messages import Message, movable
 from gradveil.sensitivity import Estimator, Moments, estimator_name
@@ -23,8 +23,7 @@ class Shape:
     """Relative noise variances r_i > 0, tensor by tensor; a defense sets the amount.
 
     r_i stands for √(E‖∇_x g_i‖² / E g_i²) up to one constant for the whole message. That is all
-    that optimal noise (Σ ∝ r), pruning (largest r first) and rounding look at: a shape says how
-    noise is spread, not how much there is.
+    that optimal noise (Σ ∝ r), pruning (largest r first) and rounding look at.
 
     Each tensor's r is a product of factors that broadcast to it: one number for all of its
     entries, one for each row and one for each column, or one for each entry. So a shape can be
@@ -98,12 +97,14 @@ class Shape:
                 f" {sorted(self.factors)[:8]}. Plan it for this model."
             )
         for name, value in like.items():
-            for factor in self.factors[name]:
-                if not _broadcasts(factor, value):
-                    raise ValueError(
-                        f"The factors of `{name}` should broadcast to {tuple(value.shape)}. Found"
-                        f" one of shape {tuple(factor.shape)}. Plan the shape for this model."
-                    )
+            try:
+                for factor in self.factors[name]:
+                    factor.expand(value.shape)
+            except RuntimeError:
+                raise ValueError(
+                    f"The factors of `{name}` should broadcast to {tuple(value.shape)}. Found"
+                    f" {[tuple(f.shape) for f in self.factors[name]]}. Plan it for this model."
+                ) from None
 
 
 def _product(factors: Factors, like: Tensor) -> Tensor:
@@ -115,24 +116,14 @@ def _product(factors: Factors, like: Tensor) -> Tensor:
 
 def _check_factor(factor: object, name: str, silent: bool) -> None:
     if not isinstance(factor, Tensor) or not factor.is_floating_point():
-        raise TypeError(
-            f"`{name}` should be a tensor of floating point numbers. Found"
-            f" {factor.dtype if isinstance(factor, Tensor) else type(factor).__name__}."
-        )
+        found = factor.dtype if isinstance(factor, Tensor) else type(factor).__name__
+        raise WrongType(name, "be a tensor of floating point numbers", str(found))
     if not factor.numel():
         return
     least, most = (float(end) for end in torch.aminmax(factor.detach()))  # NaN if there is one
     if not (least >= 0 if silent else least > 0) or not most < inf:
-        raise ValueError(
-            f"`{name}` should be finite and above 0 everywhere. Found values from"
-            f" {least:g} to {most:g}. A level of 0 would switch the noise off."
-        )
-
-
-def _broadcasts(factor: Tensor, value: Tensor) -> bool:
-    """Whether a factor broadcasts to the value's shape; `torch.broadcast_shapes` takes long."""
-    theirs, own = tuple(reversed(factor.shape)), tuple(reversed(value.shape))
-    return len(theirs) <= len(own) and all(n in (1, m) for n, m in zip(theirs, own, strict=False))
+        found, advice = f"values from {least:g} to {most:g}", "A level of 0 switches the noise off."
+        raise WrongValue(name, "be finite and above 0 everywhere", found, advice)
 
 
 @dataclass(frozen=True)
