@@ -183,8 +183,8 @@ PUBLIC = {
     """,
     "defenses": """
         About ClampedNoise Defended Defense ErrorFeedback GradientNoise GradientPruning
-        InstaHide LaplaceNoise MixUp NoDefense OptimalClampedNoise OptimalNoise
-        OptimalPruning OptimalRounding Outpost Pixelization PrivateNoise QSGD
+        InstaHide LaplaceNoise MixUp NoDefense NoiseDefense OptimalClampedNoise OptimalNoise
+        OptimalPruning OptimalRounding Outpost Pixelization PrivateNoise PruningDefense QSGD
         Rounding SignCompression Soteria
     """,
     "denoising": """

@@ -107,9 +107,8 @@ class Defense:
 
     source: Source | str = "model"
     """Where the shape comes from when the defense is called on a message: "model" (synthetic
-    examples, so that nothing of the private batch goes into it), "private" (the batch itself, the
-    paper's form, which tells who was in it, at any noise), "server", or a source such as
-    `Public(examples)`."""
+    examples), "private" (the batch itself, the paper's form, which tells who was in it, at any
+    noise), "server", or a source such as `Public(examples)`."""
 
     estimator: Estimator | str = "auto"
     """How the sensitivities are measured when the defense is called on a message."""
@@ -188,15 +187,15 @@ class Defense:
     def plan(self, moments: Moments) -> Any:
         """The mechanism for a message with these moments, shaped by themselves."""
         check_moments(moments)
+        self._check_given("to plan by moments")
         return self.mechanism(self.shape(moments), moments)
 
     def respond(
         self, message: Message, inputs: Tensor, generator: torch.Generator | None = None
     ) -> Defended:
-        """One defended step: measure, shape and apply.
+        """One defended step, which all take: measure, shape and apply.
 
-        Clients, audits, attacks and studies all take this step; a defense of another kind
-        overrides it. The generator, for probes and noise, is a fresh one if `None`.
+        The generator, for probes and noise, is a fresh one if `None`.
         """
         check_message(message)
         check_tensor(inputs, "inputs")
@@ -231,7 +230,7 @@ class Defense:
     ) -> Given:
         """The shape for this message, and moments of what it comes from.
 
-        The message's own moments, and the values of the inputs, count for a private source only.
+        These, and the values of the inputs, count for a private source only.
         """
         about = self.about
         if about.private or not about.needs.moments:
@@ -249,11 +248,7 @@ class Defense:
 
     @cached_property
     def origin(self) -> Source:
-        """The source itself, where the option is a name.
-
-        It is no option of the defense: two with the same options are equal whatever they have
-        kept, and `dataclasses.replace` makes one that has kept nothing.
-        """
+        """The source itself, where the option is a name: one for each defense."""
         if isinstance(self.source, Source):
             return self.source
         return FromServer() if self.source == "server" else ModelSource()
@@ -270,8 +265,7 @@ class Defense:
 
         Returns what was added, which is all that a client may send. Unlike a forward pass in
         training mode this leaves the running statistics of BatchNorm as they are. Dropout draws
-        from the generator, too. Each call adds noise of its own: for several micro-batches in one
-        step use `accumulate`.
+        from the generator, too. Each call adds noise of its own; see `accumulate`.
         """
         self.check_batch(inputs)
         generator = generator_or_fresh(generator, secure=self.secure)
@@ -313,10 +307,13 @@ class Defense:
     def check_accumulates(self) -> None:
         """Require that micro-batches can be observed one by one."""
         self.check_parts("to accumulate")
+        self._check_given("to accumulate")
+
+    def _check_given(self, purpose: str) -> None:
         if type(self).given is not Defense.given:
             raise TypeError(
-                "A defense to accumulate should look at values and sensitivities only, which add"
-                f" up. Found {type(self).__name__}, which looks at the whole batch. Use one batch."
+                f"A defense {purpose} should look at moments only. Found {type(self).__name__},"
+                " which looks at the message itself. Call it on one batch."
             )
 
     def check_parts(self, purpose: str) -> None:
@@ -338,10 +335,7 @@ class Defense:
         check_inputs(inputs, tokens=gradient_of(inputs).takes_tokens)
 
     def prepared(self, message: Message) -> Message:
-        """What the mechanism is applied to, and bounds and attacks look at: here the message itself.
-
-        A defense that first makes something else of it, such as clipping its examples, says so.
-        """
+        """What its mechanism is applied to, which bounds and attacks look at: here the message."""
         return message
 
     def seen_in(self: Own, sent: Tensors) -> Own:
@@ -376,10 +370,7 @@ class Defense:
             )
 
     def without_memory(self: Own) -> Own:
-        """The defense as anyone can set it up; what it keeps stays with the client.
-
-        A shape that the server sent stays: all know it.
-        """
+        """The defense as anyone can set it up; a shape that the server sent stays: all know it."""
         copied = deepcopy(self)
         if self.about.source != "server":
             copied.reset()

@@ -46,6 +46,9 @@ class NoiseDefense(Defense, ABC, family="noise", amount="scale"):
 
     The last two are amounts for the examples of the shape, so they need real ones: public examples
     (`source=Public(examples)`), or the private batch (`source="private"`).
+
+    >>> isinstance(GradientNoise(scale=0.1), NoiseDefense)
+    True
     """
 
     reads = "nothing"
@@ -87,8 +90,9 @@ class NoiseDefense(Defense, ABC, family="noise", amount="scale"):
         if shape.floor is not None:  # (1 - floor²) r / mean(r) + floor² where entries are sent
             least = shape.floor**2
             share = (1 - least) * float(entries) / float(total(levels.values()))
-            sent = support or dict.fromkeys(levels, 1.0)
-            levels = {name: (r * share + least) * sent[name] for name, r in levels.items()}
+            levels = {name: r * share + least for name, r in levels.items()}
+            if support is not None:
+                levels = {name: r * support[name] for name, r in levels.items()}
         factor = self._factor(levels, moments, seen, entries)
         if not 1e-25 < float(factor.detach()) < 1e25:  # float32 may not hold it
             levels = {name: r.double() for name, r in levels.items()}

@@ -42,6 +42,9 @@ class PruningDefense(Defense, ABC, amount="ratio"):
 
     `noise` is added to what is kept (Eq. 18): `GradientNoise` or `OptimalNoise`, whose scale is
     then the root mean square over the kept entries, in the shape that also decides what is kept.
+
+    >>> isinstance(GradientPruning(ratio=0.5), PruningDefense)
+    True
     """
 
     reads = "values"
@@ -65,9 +68,7 @@ class PruningDefense(Defense, ABC, amount="ratio"):
         if self.target_error is not None and self.noise is None:
             bare = "pruning alone sends entries bare, and no error is guaranteed"
             expected, advice = f"be given with `target_error`: {bare}", "noise=GradientNoise(0.01)"
-            raise WrongValue(
-                "noise", expected, "None", f"Use for example {advice}.", assigned=True
-            )
+            raise WrongValue("noise", expected, "None", f"Use for example {advice}.", assigned=True)
 
     @cached_property
     def about(self) -> About:
@@ -78,9 +79,10 @@ class PruningDefense(Defense, ABC, amount="ratio"):
     @cached_property
     def needs(self) -> Needs:
         """Those of its noise, too."""
-        own, noise = super().needs, self.noise and self.noise.needs
-        if noise is None:
+        own = super().needs
+        if self.noise is None:
             return own
+        noise = self.noise.needs
         return replace(
             own,
             sensitivities=own.sensitivities or noise.sensitivities,
@@ -107,15 +109,13 @@ class PruningDefense(Defense, ABC, amount="ratio"):
         if self.ratio is not None:
             return keep_lowest(scores, moments.size - round(self.ratio * moments.size), ties)
         if self.utility_budget is None:
-            order = in_order(scores, ties)
-            kept = torch.zeros_like(scores)
-            kept[order[: self._most_entries(order, shape, moments)]] = 1
-            return kept
-        most = float(total(moments.squared_values.values()))
-        if self.utility_budget > most * (1 + 1e-6):
-            least = f"the first-order utility without a defense, {most:.6g} for these moments"
+            most = self._most_entries(in_order(scores, ties), shape, moments)
+            return keep_lowest(scores, most, ties)
+        bare = float(total(moments.squared_values.values()))
+        if self.utility_budget > bare * (1 + 1e-6):
+            limit = f"the first-order utility without a defense, {bare:.6g} for these moments"
             found = str(self.utility_budget)
-            raise WrongValue("utility_budget", f"be at most {least}", found, assigned=True)
+            raise WrongValue("utility_budget", f"be at most {limit}", found, assigned=True)
         return keep_within(scores, -ties, self.utility_budget, ties)
 
     def _most_entries(self, order: Tensor, shape: Shape, moments: Moments) -> int:

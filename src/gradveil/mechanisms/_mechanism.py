@@ -4,7 +4,6 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -25,40 +24,20 @@ from gradveil._secure import GRID_BITS, release_on_grid
 from gradveil._typing import Level, Tensors
 
 
-class AnyMechanism(Protocol):
-    """A random map y ~ S(g), entry by entry, with the three numbers that the theory needs."""
-
-    def apply(self, values: Tensors, generator: torch.Generator | None = None) -> Tensors:
-        """Draw what is sent."""
-        ...
-
-    def mean(self, values: Tensors) -> Tensors:
-        """E[y_i] given the values."""
-        ...
-
-    def variance(self, values: Tensors) -> Tensors:
-        """Var[y_i] given the values."""
-        ...
-
-    def information(self, values: Tensors) -> Tensors:
-        """w_i of the Fisher information J_F = Σ_i w_i ∇g_i ∇g_iᵀ; infinite where g_i is sent bare.
-
-        For a mixed mechanism this is the mean over its cases, as in Eq. 5.
-        """
-        ...
-
-
 def check_mechanism(mechanism: object, name: str = "mechanism") -> None:
     """Require what a defense plans."""
     methods = ("apply", "mean", "variance", "information")
     check_methods(mechanism, name, methods, "`Mechanism(std=0.1)`")
 
 
-class Channel(ABC):
-    """What all of our own mechanisms have: checks before and after `_sent`.
+class AnyMechanism(ABC):
+    """A random map y ~ S(g), entry by entry, with the three numbers that the theory needs.
 
-    Their fields `std`, `keep`, `clip` and `step` are levels: numbers or, by parameter name, tensors
-    in the parameter's shape.
+    What has these four methods is one. The fields `std`, `keep`, `clip` and `step` of ours are
+    levels: numbers or, by parameter name, tensors in the parameter's shape.
+
+    >>> isinstance(Mechanism(std=0.1), AnyMechanism)
+    True
     """
 
     def apply(self, values: Tensors, generator: torch.Generator | None = None) -> Tensors:
@@ -70,9 +49,20 @@ class Channel(ABC):
         return sent
 
     def mean(self, values: Tensors) -> Tensors:
-        """E[y_i] = g_i."""
+        """E[y_i] given the values; here g_i."""
         self._check(values)
         return dict(values)
+
+    @abstractmethod
+    def variance(self, values: Tensors) -> Tensors:
+        """Var[y_i] given the values."""
+
+    @abstractmethod
+    def information(self, values: Tensors) -> Tensors:
+        """w_i of the Fisher information J_F = Σ_i w_i ∇g_i ∇g_iᵀ; infinite where g_i is sent bare.
+
+        For a mixed mechanism this is the mean over its cases, as in Eq. 5.
+        """
 
     @abstractmethod
     def _sent(self, values: Tensors, generator: torch.Generator | None) -> Tensors: ...
@@ -86,7 +76,7 @@ class Channel(ABC):
 
 
 @dataclass(frozen=True)
-class Mechanism(Channel):
+class Mechanism(AnyMechanism):
     """y = r ⊙ clip(g) + std ⊙ ε with ε ~ N(0, I) and r ~ Bernoulli(keep).
 
     Args:
@@ -223,7 +213,7 @@ class GridMechanism(Mechanism):
         return sent
 
 
-class _BareMechanism(Channel):
+class _BareMechanism(AnyMechanism):
     """Sends a noise-free function of the values: the Cramér-Rao argument gives no bound."""
 
     def mean(self, values: Tensors) -> Tensors:
@@ -307,7 +297,7 @@ class QuantisationMechanism(_BareMechanism):
             sent[name] = (step * steps * value.sign()).to(value.dtype)
         return sent
 
-    mean = Channel.mean  # E[y_i] = g_i
+    mean = AnyMechanism.mean  # E[y_i] = g_i
 
     def variance(self, values: Tensors) -> Tensors:
         """Var[y_i] = a² f_i (1 - f_i), f_i the part of |g_i|/a behind the point."""
@@ -326,7 +316,7 @@ class QuantisationMechanism(_BareMechanism):
 
 
 @dataclass(frozen=True)
-class LaplaceMechanism(Channel):
+class LaplaceMechanism(AnyMechanism):
     """y_i = g_i + b_i ξ_i with the density e^{-|ξ|} / 2, and b_i = std_i / √2.
 
     Its Fisher information about g_i is 1/b_i² = 2/std_i²: twice that of Gaussian noise of the same
@@ -408,7 +398,7 @@ def check_level(level: Level, name: str, most: float = math.inf) -> None:
             continue
         own = tensor.detach()  # an attacker differentiates plans
         low, high = (float(end) for end in torch.aminmax(_only(own) if _is_constant(own) else own))
-        if not (0 <= low and high <= most and math.isfinite(high)):
+        if not (low >= 0 and high <= most and math.isfinite(high)):
             found = f"values from {low:g} to {high:g}{f' in `{key}`' if key else ''}"
             raise WrongValue(name, f"be finite and in [0, {most:g}]", found)
 

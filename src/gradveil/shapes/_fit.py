@@ -11,7 +11,7 @@ from gradveil._checks import WrongValue, check_count, check_kind, check_ratio, c
 from gradveil._tensors import total
 from gradveil._typing import Tensors
 from gradveil.messages import GradientMessage, Message, TokenGradient, over_rows, separates
-from gradveil.sensitivity import Estimator, Moments, check_moments, measure_with_values
+from gradveil.sensitivity import Estimator, Moments, measure_with_values
 
 from ._shape import Factors, Shape
 
@@ -34,10 +34,6 @@ class Evidence:
     """In the batch."""
     is_sum: bool = False
     """Whether the message is a sum over examples, and not a mean."""
-
-    def __post_init__(self) -> None:
-        check_moments(self.moments)
-        check_count(self.examples, "examples")
 
 
 def gather(

@@ -27,9 +27,8 @@ MOST_NUMBERS = 2**28
 class Public(KeptSource):
     """Public examples at the current model (Theorems 2 to 4).
 
-    What leaves the client is then a fixed channel: its noise levels, its pruned entries and its
-    steps are those that the public examples ask for, whatever is in the private batch. The shape
-    is shrunk towards isotropic noise as far as the public examples themselves demand it, and
+    What leaves the client is then a fixed channel, whatever is in the private batch. The shape is
+    shrunk towards isotropic noise as far as the public examples themselves demand it, and
     altogether where the model shows that they are of another kind (`fit_shape`, `trust_in`).
     `utility_budget` and `target_error` are met on the public examples.
 

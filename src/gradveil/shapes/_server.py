@@ -16,6 +16,7 @@ from gradveil.sensitivity import Moments
 
 from ._shape import Given, Needs, Request, Shape, Source, check_state
 
+
 class FromServer(Source):
     """A shape that the server sends; the client sets the amount.
 

@@ -237,6 +237,13 @@ class KeptSource(Source):
         self.refresh_every = refresh_every
         self.reset()
 
+    def reset(self) -> None:
+        """Forget the shape, as for a new model."""
+        self._left = 0
+        self._key: list[Any] = []
+        self._given: Given | None = None
+        self._owner: ReferenceType[nn.Module] | None = None
+
     @abstractmethod
     def _setting(self, asked: Request) -> list[Any]:
         """Numbers and text that change with what else the shape is made for."""
@@ -257,13 +264,6 @@ class KeptSource(Source):
         self._owner = None if self.any_model else ref(model)  # type: ignore[arg-type]
         self._left -= 1
         return self._given.to(asked.inputs.device)
-
-    def reset(self) -> None:
-        """Forget the shape, as for a new model."""
-        self._left = 0
-        self._key: list[Any] = []
-        self._given: Given | None = None
-        self._owner: ReferenceType[nn.Module] | None = None
 
     def follow(self, other: "KeptSource") -> None:
         """Take over what another one of the same kind keeps, as made just now.
