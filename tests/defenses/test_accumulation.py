@@ -393,6 +393,6 @@ def test_a_defense_with_a_response_of_its_own_is_refused() -> None:
 
 
 def test_a_defense_that_looks_at_the_whole_batch_is_refused() -> None:
-    """Of all examples only the number is left at the end: Soteria failed there, deep inside torch."""
+    """Of all examples only the number is left in the end: there Soteria failed inside of torch."""
     with pytest.raises(TypeError, match="Found Soteria, which looks at the message itself"):
         Soteria(0.5).accumulate(net(), cross_entropy)
