@@ -50,7 +50,7 @@ def test_every_defense_says_what_it_is(
     about = defense.about
     assert (about.label, about.family, about.twin) == (label, family, twin)
     assert defense.about.amount == amount
-    assert defense.about.undefended == isinstance(defense, NoDefense)
+    assert (about.family == "none") == isinstance(defense, NoDefense)
 
 
 def test_the_threshold_of_clamping_is_asked_for() -> None:
@@ -89,4 +89,3 @@ def test_a_users_defense_is_called_by_the_words_of_its_class() -> None:
         "a name of its own",
         "a name of its own",
     )
-    assert not own.undefended

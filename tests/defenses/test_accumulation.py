@@ -26,6 +26,7 @@ from gradveil import (
     Rounding,
     measure,
 )
+from gradveil.defenses import Soteria
 from gradveil.defenses._accumulation import _added, _mix_squares
 from gradveil.sensitivity import Exact
 
@@ -389,3 +390,9 @@ class Own(GradientNoise):
 def test_a_defense_with_a_response_of_its_own_is_refused() -> None:
     with pytest.raises(TypeError, match=r"no `respond` of its own.*Found one in Own"):
         Own(0.1).accumulate(net(), cross_entropy)
+
+
+def test_a_defense_that_looks_at_the_whole_batch_is_refused() -> None:
+    """Of all examples only the number is left in the end: there Soteria failed inside of torch."""
+    with pytest.raises(TypeError, match="Found Soteria, which looks at the message itself"):
+        Soteria(0.5).accumulate(net(), cross_entropy)

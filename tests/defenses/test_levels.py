@@ -190,7 +190,7 @@ def test_unused_layers_get_noise_and_are_pruned_first() -> None:
     }
 
 
-KINDS: list[type] = [OptimalNoise, OptimalClampedNoise, OptimalRounding]
+KINDS: list[type] = [OptimalNoise, OptimalClampedNoise]
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -73,7 +73,7 @@ def test_its_state_is_the_step() -> None:
 
 def test_its_plan_is_private_and_needs_the_weights() -> None:
     assert Outpost().about.private
-    with pytest.raises(TypeError, match="follows the spread of the weights"):
+    with pytest.raises(TypeError, match="looks at the message itself"):
         Outpost().plan(Moments({"w": torch.ones(2)}, None, 1))
 
 

@@ -99,7 +99,7 @@ def test_its_plan_is_private_and_needs_what_it_observes() -> None:
     assert not defense.about.varies
     values, mechanism, _ = defense.respond(gradient(), images(), seeded())
     assert isinstance(mechanism, Mechanism)
-    with pytest.raises(TypeError, match="looks at features of the model"):
+    with pytest.raises(TypeError, match="looks at the message itself"):
         defense.plan(Moments.of_values(values, 4))
 
 

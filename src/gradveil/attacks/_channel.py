@@ -9,6 +9,7 @@ from torch import Tensor
 from gradveil._checks import WrongType
 from gradveil._tensors import flatten
 from gradveil._typing import Tensors
+from gradveil.defenses import OptimalPruning
 from gradveil.mechanisms import (
     AnyMechanism,
     LaplaceMechanism,
@@ -210,4 +211,4 @@ def depends_on_inputs(observation: Observation) -> bool:
 def _prunes_by_sensitivity(observation: Observation) -> bool:
     defense = observation.defense
     hidden = defense is not None and not observation.plan_is_public
-    return hidden and defense.about.prunes_by_sensitivity  # type: ignore[union-attr]
+    return hidden and isinstance(defense, OptimalPruning)

@@ -14,7 +14,6 @@ tensor([0.1000, 0.2000])
 
 from ._base import About, Defended, Defense
 from ._fixed import QSGD, LaplaceNoise, NoDefense, OptimalRounding, Rounding, SignCompression
-from ._input_defenses import InstaHide, MixUp, Pixelization
 from ._noise import (
     ClampedNoise,
     GradientNoise,
@@ -28,7 +27,7 @@ from ._noise import (
 )
 from ._private_noise import PrivateNoise
 from ._pruning import GradientPruning, OptimalPruning, PruningDefense, keep_within
-from ._rivals import ErrorFeedback, Outpost, Soteria
+from ._rivals import ErrorFeedback, InstaHide, MixUp, Outpost, Pixelization, Soteria
 
 # What `__all__` does not list is for our own packages.
 __all__ = [

@@ -10,10 +10,8 @@ import torch
 from torch import Tensor, nn
 
 from gradveil._checks import (
-    WrongValue,
     check_choice,
     check_inputs,
-    check_kind,
     check_tensor,
     check_values,
 )
@@ -70,7 +68,8 @@ class About:
     label: str
     """What tables and figures call it, as "optimal noise"."""
     family: str
-    """What it shares with its classical or optimal counterpart, as "noise"; else its label."""
+    """What it shares with its classical or optimal counterpart, as "noise"; else its label. "none"
+    sends the message as it is."""
     needs: Needs
     """What it has to know before it can say what it does to a message."""
     source: str = ""
@@ -80,9 +79,6 @@ class About:
     varies: bool = False
     """Whether that changes with the inputs in a way that an attacker has to follow. Magnitude
     pruning's does not count: which entries were cut shows in the message."""
-    usual: bool = True
-    """Whether it observes and responds as defenses do: then one mechanism serves all batches,
-    unless it is private."""
     twin: "type[Defense] | None" = None
     """Its classical counterpart, where it is the optimal form of one."""
     amount: str | None = None
@@ -91,12 +87,9 @@ class About:
     """The threshold P if entries are clamped to [-P, P]; `None` if they are not."""
     formal_privacy: str | None = None
     """Which formal privacy it has by itself, in words; `None`: none."""
-    undefended: bool = False
-    """Whether the message is sent as it is."""
-    prunes_by_sensitivity: bool = False
-    """Whether sensitivities decide which entries are pruned."""
     whole: str = ""
-    """Why its mechanism is no defense without the rest of it; empty where it is one."""
+    """What else it does than to observe and to apply its mechanism, as "clips it first"; "" if
+    nothing: then one mechanism serves all batches, unless it is private."""
 
 
 class Defense:
@@ -105,10 +98,8 @@ class Defense:
     A new defense is one small file: implement `mechanism`, and `shape` where noise is not spread
     evenly; its bound, its utility and its strongest attacker come for free. One that is no
     mechanism overrides `respond` instead, and clients, audits and attacks all see what that sends.
-    `__call__` only returns what `respond` sends: a subclass with a `__call__` of its own is refused
-    when it is defined, because one of the two would be ignored. What a class knows about itself it
-    says where it is defined: ``class Tenth(Defense, label="a tenth", amount="share")``; see `About`
-    for the words.
+    What a class knows about itself it says where it is defined: ``class Tenth(Defense, label="a
+    tenth", amount="share")``; see `About` for the words.
 
     A defense keeps nothing from one call to the next: what there is to keep, its source keeps. One
     of another kind that remembers something has `state_dict`, `load_state_dict` and `reset`.
@@ -116,9 +107,8 @@ class Defense:
 
     source: Source | str = "model"
     """Where the shape comes from when the defense is called on a message: "model" (synthetic
-    examples, so that nothing of the private batch goes into it), "private" (the batch itself, the
-    paper's form, which tells who was in it, at any noise), "server", or a source such as
-    `Public(examples)`."""
+    examples), "private" (the batch itself, the paper's form, which tells who was in it, at any
+    noise), "server", or a source such as `Public(examples)`."""
 
     estimator: Estimator | str = "auto"
     """How the sensitivities are measured when the defense is called on a message."""
@@ -134,6 +124,9 @@ class Defense:
 
     adds_up: ClassVar[bool] = False
     """Whether what it observes of micro-batches adds up as it is, whatever the loss."""
+
+    reads: ClassVar[str] = "sensitivities"
+    """What it reads of moments whatever the amount: "nothing", "values" or "sensitivities"."""
 
     _known: ClassVar[dict[str, Any]] = {}
     """What the class says of itself, of the fields of `About`."""
@@ -152,19 +145,23 @@ class Defense:
     def needs(self) -> Needs:
         """What it has to know before it can say what it does to a message."""
         amounts = ("utility_budget", "target_error")  # these are set by real examples
-        asked = [name for name in amounts if getattr(self, name, None) is not None]
+        asked = next((name for name in amounts if getattr(self, name, None) is not None), None)
+        judged = asked == "target_error"
         return Needs(
-            examples=next(iter(asked), None),
-            judged="target_error" in asked,
+            moments=self.reads != "nothing" or asked is not None,
+            sensitivities=self.reads == "sensitivities" or judged,
+            examples=asked,
+            judged=judged,
             estimator=self.estimator,
         )
 
     @cached_property
     def about(self) -> About:
         """What is asked about it."""
-        needs = self.needs
-        ours = next(c for c in type(self).__mro__ if c.__module__.startswith("gradveil."))
-        unknown = self._steps_unlike(ours)  # a user's class: nobody knows what it looks at
+        own, needs = type(self), self.needs
+        ours = next(c for c in own.__mro__ if c.__module__.startswith("gradveil."))
+        steps = ("observe", "respond")  # a user's own: nobody knows what they look at
+        unknown = any(getattr(own, name) is not getattr(ours, name) for name in steps)
         private = (self.source == "private" and needs.moments) or unknown
         named = self.source if isinstance(self.source, str) else self.source.name
         found = {
@@ -173,13 +170,7 @@ class Defense:
             "varies": private,
             "clamp": self.clip,
         }
-        usual = not self._steps_unlike(Defense)
-        return About(needs=needs, private=private, usual=usual, **{**found, **self._known})
-
-    def _steps_unlike(self, base: type) -> bool:
-        """Whether its class observes or responds in another way than this base class."""
-        own = type(self)
-        return any(getattr(own, n) is not getattr(base, n) for n in ("observe", "respond"))
+        return About(needs=needs, private=private, **{**found, **self._known})
 
     def shape(self, moments: Moments) -> Shape:
         """How noise is spread for a message with these moments; here evenly."""
@@ -196,15 +187,15 @@ class Defense:
     def plan(self, moments: Moments) -> Any:
         """The mechanism for a message with these moments, shaped by themselves."""
         check_moments(moments)
+        self._check_given("to plan by moments")
         return self.mechanism(self.shape(moments), moments)
 
     def respond(
         self, message: Message, inputs: Tensor, generator: torch.Generator | None = None
     ) -> Defended:
-        """One defended step: measure, shape and apply.
+        """One defended step, which all take: measure, shape and apply.
 
-        Clients, audits, attacks and studies all take this step; a defense of another kind
-        overrides it. The generator, for probes and noise, is a fresh one if `None`.
+        The generator, for probes and noise, is a fresh one if `None`.
         """
         check_message(message)
         check_tensor(inputs, "inputs")
@@ -239,7 +230,7 @@ class Defense:
     ) -> Given:
         """The shape for this message, and moments of what it comes from.
 
-        The message's own moments, and the values of the inputs, count for a private source only.
+        These, and the values of the inputs, count for a private source only.
         """
         about = self.about
         if about.private or not about.needs.moments:
@@ -255,19 +246,12 @@ class Defense:
         mechanism: AnyMechanism = made[key][1]
         return mechanism
 
-    @property
+    @cached_property
     def origin(self) -> Source:
-        """The source itself, where the option is a name.
-
-        It is no option of the defense: two with the same options are equal whatever they have
-        kept, and `dataclasses.replace` makes one that has kept nothing.
-        """
+        """The source itself, where the option is a name: one for each defense."""
         if isinstance(self.source, Source):
             return self.source
-        if "_origin" not in vars(self):
-            vars(self)["_origin"] = FromServer() if self.source == "server" else ModelSource()
-        origin: Source = vars(self)["_origin"]
-        return origin
+        return FromServer() if self.source == "server" else ModelSource()
 
     def backward(
         self,
@@ -281,8 +265,7 @@ class Defense:
 
         Returns what was added, which is all that a client may send. Unlike a forward pass in
         training mode this leaves the running statistics of BatchNorm as they are. Dropout draws
-        from the generator, too. Each call adds noise of its own: for several micro-batches in one
-        step use `accumulate`.
+        from the generator, too. Each call adds noise of its own; see `accumulate`.
         """
         self.check_batch(inputs)
         generator = generator_or_fresh(generator, secure=self.secure)
@@ -300,9 +283,7 @@ class Defense:
         *,
         reduction: str | None = None,
     ) -> Accumulation:
-        """Several micro-batches in one optimizer step, with one draw of noise for all of them.
-
-        Use it in place of several calls of `backward`, each of which would add its own noise::
+        """Several micro-batches in one optimizer step, with one draw of noise for all of them::
 
             with defense.accumulate(model, loss_fn) as step:
                 for inputs, targets in micro_batches:
@@ -317,13 +298,8 @@ class Defense:
         ignored targets in a mean.
 
         Afterwards `step.sent` is what was added. If the block raises, nothing is added to `.grad`,
-        and nothing is kept of it.
-
-        Args:
-            model: Its weights should not change in the block.
-            loss_fn: Maps (outputs, targets) to one number.
-            generator: For probes, noise and dropout; a fresh one if `None`.
-            reduction: "mean" or "sum"; found out by itself if `None`.
+        and nothing is kept of it. The weights should not change in the block. Whether the loss is a
+        mean or a sum is found out, unless `reduction` says it.
         """
         self.check_accumulates()
         return Accumulation(self, model, loss_fn, generator, reduction)
@@ -331,6 +307,14 @@ class Defense:
     def check_accumulates(self) -> None:
         """Require that micro-batches can be observed one by one."""
         self.check_parts("to accumulate")
+        self._check_given("to accumulate")
+
+    def _check_given(self, purpose: str) -> None:
+        if type(self).given is not Defense.given:
+            raise TypeError(
+                f"A defense {purpose} should look at moments only. Found {type(self).__name__},"
+                " which looks at the message itself. Call it on one batch."
+            )
 
     def check_parts(self, purpose: str) -> None:
         """Require a step that is made of `observe` and `mechanism`, and of nothing else."""
@@ -351,19 +335,11 @@ class Defense:
         check_inputs(inputs, tokens=gradient_of(inputs).takes_tokens)
 
     def prepared(self, message: Message) -> Message:
-        """What the mechanism is applied to: here the message itself.
-
-        A defense that first makes something else of it, such as clipping its examples, says so
-        here: bounds and attacks then look at that.
-        """
+        """What its mechanism is applied to, which bounds and attacks look at: here the message."""
         return message
 
     def seen_in(self: Own, sent: Tensors) -> Own:
-        """The defense with what the message shows of its choices; here it is the same.
-
-        Where a choice that was made from the private batch can be read off what was sent, it is
-        known to `prepared` of this one, and attacks look at that.
-        """
+        """The defense whose `prepared` knows the choices that can be read off what was sent."""
         return self
 
     def pruned_limits(self, sent: Tensor, pruned: Tensor, sensitivity: Tensor | None) -> Tensor:
@@ -378,22 +354,15 @@ class Defense:
 
     def state_dict(self) -> dict[str, Any]:
         """What is kept from one step to the next, here by its source: tensors, numbers and text."""
-        return self.origin.state_dict() if self._keeps() else {}
+        return self.origin.state_dict()
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue from a state that `state_dict` returned."""
-        check_kind(state, "state", dict, "Use what `state_dict` returned.")
-        if self._keeps():
-            self.origin.load_state_dict(state)
-        elif state:
-            expected = f"be empty: {type(self).__name__} remembers nothing"
-            advice = "Load it into the defense that it came from."
-            raise WrongValue("state", expected, f"the keys {sorted(state)}", advice)
+        self.origin.load_state_dict(state)
 
     def reset(self) -> None:
         """Forget everything that `state_dict` holds, as for a new model."""
-        if self._keeps():
-            self.origin.reset()
+        self.origin.reset()
         if self.state_dict():
             raise TypeError(
                 "A defense that remembers something should have a method `reset`. Found none in"
@@ -401,19 +370,11 @@ class Defense:
             )
 
     def without_memory(self: Own) -> Own:
-        """The defense as anyone can set it up; what it keeps stays with the client.
-
-        A shape that the server sent stays: all know it.
-        """
-        if not self._keeps() and type(self).state_dict is Defense.state_dict:
-            return self
+        """The defense as anyone can set it up; a shape that the server sent stays: all know it."""
         copied = deepcopy(self)
         if self.about.source != "server":
             copied.reset()
         return copied
-
-    def _keeps(self) -> bool:
-        return self.about.needs.moments and not self.about.private
 
 
 def check_source(defense: Defense) -> None:

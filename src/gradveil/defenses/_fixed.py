@@ -1,7 +1,6 @@
 """Defenses that do the same to all messages of the same shapes, and rounding by a shape."""
 
 from dataclasses import KW_ONLY, dataclass
-from functools import cached_property
 
 import torch
 
@@ -17,7 +16,7 @@ from gradveil.mechanisms import (
 )
 from gradveil.messages import MappedMessage, Message
 from gradveil.sensitivity import Estimator, Moments
-from gradveil.shapes import Needs, Shape, Source
+from gradveil.shapes import Shape, Source
 
 from ._base import Defense, check_source
 from ._noise import OptimalNoise
@@ -26,13 +25,11 @@ from ._noise import OptimalNoise
 class FixedDefense(Defense):
     """Looks at no numbers: its mechanism does not depend on the message."""
 
-    @cached_property
-    def needs(self) -> Needs:
-        return Needs(moments=False, sensitivities=False)
+    reads = "nothing"
 
 
 @dataclass(frozen=True)
-class NoDefense(FixedDefense, family="none", undefended=True):
+class NoDefense(FixedDefense, family="none"):
     """Sends the message itself. No guarantee of any kind.
 
     >>> import torch
@@ -78,8 +75,7 @@ class OptimalRounding(Defense, family="rounding", amount="step", twin=Rounding):
 
     Args:
         step: The root mean square of the steps.
-        granularity: See `OptimalNoise`, as for `cap`, `floor`, `least` and `source`.
-        estimator: How sensitivities are measured when the defense is called on a message.
+        granularity: See `OptimalNoise`, as for `estimator` and `source`.
 
     >>> import torch
     >>> from gradveil import Moments
@@ -91,9 +87,6 @@ class OptimalRounding(Defense, family="rounding", amount="step", twin=Rounding):
     step: float
     _: KW_ONLY
     granularity: str = "parameter"
-    cap: float = 100.0
-    floor: float = 1e-4
-    least: float = 0.25
     estimator: Estimator | str = "auto"
     source: Source | str = "model"
 
@@ -111,8 +104,7 @@ class OptimalRounding(Defense, family="rounding", amount="step", twin=Rounding):
         return RoundingMechanism(self._noise().mechanism(shape, moments).std)
 
     def _noise(self) -> OptimalNoise:
-        names = ("granularity", "cap", "floor", "least")
-        return OptimalNoise(self.step, **{name: getattr(self, name) for name in names})
+        return OptimalNoise(self.step, granularity=self.granularity)
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,6 @@
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import KW_ONLY, dataclass, replace
-from functools import cached_property
 from typing import Any
 
 import torch
@@ -24,7 +23,7 @@ from gradveil._tensors import flatten, total
 from gradveil._typing import Tensors
 from gradveil.mechanisms import Mechanism, constant_like
 from gradveil.sensitivity import Estimator, Moments, named
-from gradveil.shapes import Needs, Shape, Source
+from gradveil.shapes import Shape, Source
 from gradveil.theory import GaussianPrior, trace_error
 
 from ._base import Defense, check_source
@@ -48,10 +47,11 @@ class NoiseDefense(Defense, ABC, family="noise", amount="scale"):
     The last two are amounts for the examples of the shape, so they need real ones: public examples
     (`source=Public(examples)`), or the private batch (`source="private"`).
 
-    >>> from gradveil import OptimalNoise
-    >>> issubclass(OptimalNoise, NoiseDefense)
+    >>> isinstance(GradientNoise(scale=0.1), NoiseDefense)
     True
     """
+
+    reads = "nothing"
 
     scale: float | None = None
     _: KW_ONLY
@@ -66,12 +66,6 @@ class NoiseDefense(Defense, ABC, family="noise", amount="scale"):
         if type(self).clip is not None:  # a class that clamps
             check_positive(self.clip, "clip")  # type: ignore[arg-type]  # None is refused here
             check_at_most(self.clip, "clip")  # type: ignore[arg-type]
-
-    @cached_property
-    def needs(self) -> Needs:
-        """Isotropic noise looks at sensitivities only to meet a target error."""
-        target = self.target_error is not None
-        return replace(super().needs, moments=self.scale is None, sensitivities=target)
 
     @abstractmethod
     def levels(self, shape: Shape, moments: Moments) -> Tensors:
@@ -166,13 +160,9 @@ class GradientNoise(NoiseDefense, label="noise"):
 class ClampedNoise(GradientNoise, label="noise with clamping", family="clamped noise"):
     """The paper's "DP-SGD", not differentially private: y = clamp(g, -P, P) + scale · ε (Eq. 13).
 
-    Formal guarantees: none of the (ε, δ) kind. This clamps each entry of the BATCH gradient, as
-    the paper does; it is not the per-example norm clipping of Abadi et al., and no accountant
-    applies to it.
-
-    Args:
-        scale: Or `utility_budget` or `target_error`; see `NoiseDefense` for what they mean.
-        clip: The threshold P.
+    Formal guarantees: none of the (ε, δ) kind. This clamps each entry of the BATCH gradient to the
+    threshold P = `clip`, as the paper does; it is not the per-example norm clipping of Abadi et
+    al., and no accountant applies to it.
 
     >>> import torch
     >>> from gradveil import Moments
@@ -216,8 +206,7 @@ class OptimalNoise(NoiseDefense, twin=GradientNoise):
             (appendix B), which sends such entries bare: for reproduction only. The default costs
             about 1e-4 of the optimal bound on the paper's models.
         estimator: How sensitivities are measured when the defense is called on a message.
-        source: "model", "private", "server" or a `Source`: where the shape comes from when it is
-            called on a message.
+        source: "model", "private", "server" or a `Source`: where the shape then comes from.
 
     >>> import torch
     >>> from gradveil import Moments
@@ -225,6 +214,8 @@ class OptimalNoise(NoiseDefense, twin=GradientNoise):
     >>> OptimalNoise(scale=1.0).plan(moments).std["w"]
     tensor([1.2649, 0.6325])
     """
+
+    reads = "sensitivities"
 
     _: KW_ONLY
     granularity: str = "parameter"
@@ -238,10 +229,6 @@ class OptimalNoise(NoiseDefense, twin=GradientNoise):
         check_positive(self.cap, "cap", finite=False)
         check_ratio(self.least, "least")
 
-    @cached_property
-    def needs(self) -> Needs:
-        return replace(super().needs, moments=True, sensitivities=True)
-
     def shape(self, moments: Moments) -> Shape:
         """r_i = √(E‖∇_x g_i‖² / E g_i²)."""
         seen = self._seen(moments)
@@ -254,25 +241,20 @@ class OptimalNoise(NoiseDefense, twin=GradientNoise):
         None is above the cap, and none below the least, which hides entries that are 0. What is
         clamped gets the median level of its tensor.
         """
-        levels: Tensors = shape.levels(moments.like)
-        squares = self._unclamped(moments.squared_values, moments)
+        levels, squares = shape.levels(moments.like), moments.squared_values
         by_entry = self.granularity == "parameter"
         if not by_entry:
-            levels = per_layer(levels, squares)
+            levels = per_layer(levels, self._unclamped(squares, moments))
         if shape.floor is not None:
             return levels
-        if by_entry:
-            levels = self._unclamped(levels, moments)
-        levels = capped(levels, self.cap)
-        if self.least and by_entry:
-            levels = {name: levels.pop(name) * (squares[name] > 0) for name in [*levels]}
-        levels = self._unclamped(levels, moments)
+        levels = capped(self._unclamped(levels, moments), self.cap)
         if not self.least:
             return levels
+        if by_entry:
+            levels = {name: levels.pop(name) * (squares[name] > 0) for name in [*levels]}
         if self.clip is not None:
-            middle = {name: median_level(r) for name, r in levels.items()}
             inside = self._inside(moments)
-            levels = {n: torch.where(inside[n], r, middle[n]) for n, r in levels.items()}
+            levels = {n: torch.where(inside[n], r, median_level(r)) for n, r in levels.items()}
         return raise_to_least(levels, self.least)
 
     def _unclamped(self, tensors: Any, moments: Moments) -> Any:
@@ -304,13 +286,8 @@ class OptimalClampedNoise(
     `least=0` (the paper's form) they are sent bare, and there is no bound. Moments over several
     batches must be measured with `measure(..., clip=P)`.
 
-    Formal guarantees: none of the (ε, δ) kind; see `ClampedNoise`. Noise that depends on the
-    private batch has none either.
-
-    Args:
-        scale: Or `utility_budget` or `target_error`; see `NoiseDefense` for what they mean.
-        clip: The threshold P.
-        granularity: See `OptimalNoise`, as for `cap`, `floor` and `least`.
+    Formal guarantees: none of the (ε, δ) kind; see `ClampedNoise`, and `OptimalNoise` for what the
+    options mean. Noise that depends on the private batch has none either.
 
     >>> from gradveil import measure
     >>> from gradveil.sensitivity import Exact
@@ -414,24 +391,24 @@ def sensitivity_shape(moments: Moments, granularity: str, floor: float) -> Shape
 
 def per_layer(levels: Tensors, weights: Mapping[str, Tensor]) -> Tensors:
     """One level for each tensor: √(Σ r_i² w_i / Σ w_i)."""
-    means = {}
+    means = dict(levels)
     for name, level in levels.items():
-        weight = weights[name]
         if level.numel() and any(level.stride()):  # else it is one number, expanded, and stays one
+            weight = weights[name]
             if not float(weight.sum(dtype=torch.float64)) > 0:
                 weight = torch.ones_like(weight)
             spent = (level.square() * weight).sum(dtype=torch.float64)
             mean = (spent / weight.sum(dtype=torch.float64)).sqrt()
-            level = mean.to(level.dtype).expand(level.shape)
-        means[name] = level
+            means[name] = mean.to(level.dtype).expand(level.shape)
     return means
 
 
 def capped(levels: Tensors, cap: float) -> Tensors:
-    """At most `cap` times the median of all. The given dict is used up, which spares memory."""
-    limit = cap * typical(levels)
-    most = {n: min(limit, torch.finfo(r.dtype).max) for n, r in levels.items()}
-    return {name: levels.pop(name).clamp(max=most[name]) for name in most}
+    """At most `cap` times the median of all; in the given dict, which spares memory."""
+    limit = cap * (median_level(*levels.values()) or torch.inf)
+    for name, level in levels.items():
+        levels[name] = level.clamp(max=min(limit, torch.finfo(level.dtype).max))
+    return levels
 
 
 def least_square(squares: Tensor, floor: float) -> float:
@@ -450,15 +427,9 @@ def raise_to_least(levels: Tensors, least: float) -> Tensors:
     whole tensor next to bare. Where a whole tensor has level 0, the median of the message stands
     for its mean; where all have, 1 does.
     """
-    middle = typical(levels)
-    middle = middle if middle < torch.inf else 1.0
+    middle = median_level(*levels.values()) or 1.0
     least_of_all = (least / 25) ** 2 * middle
     return {n: _raised(levels.pop(n), least, middle, least_of_all) for n in [*levels]}
-
-
-def typical(levels: Mapping[str, Tensor]) -> float:
-    """The median of all positive levels; infinite where there is none."""
-    return median_level(*levels.values()) or torch.inf
 
 
 def _raised(level: Tensor, least: float, middle: float, least_of_all: float) -> Tensor:
@@ -467,12 +438,11 @@ def _raised(level: Tensor, least: float, middle: float, least_of_all: float) -> 
         filled = torch.where(number > 0, number.clamp(min=least_of_all), middle)
         return filled.expand(level.shape)
     floor = max(least**2 * median_level(level), least_of_all)
-    lowest = float(level.detach().min()) if level.numel() else torch.inf
-    if lowest > 0:
-        return level if lowest >= floor else level.clamp(min=floor)
     positive = level > 0
     count = positive.sum()
-    mean = torch.where(count > 0, level.sum() / count.clamp(min=1), middle)
+    if int(count) == level.numel():
+        return level.clamp(min=floor)
+    mean = level.sum() / count if int(count) else middle
     return torch.where(positive, level.clamp(min=floor), mean)
 
 

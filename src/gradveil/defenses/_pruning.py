@@ -43,10 +43,11 @@ class PruningDefense(Defense, ABC, amount="ratio"):
     `noise` is added to what is kept (Eq. 18): `GradientNoise` or `OptimalNoise`, whose scale is
     then the root mean square over the kept entries, in the shape that also decides what is kept.
 
-    >>> from gradveil import OptimalPruning
-    >>> issubclass(OptimalPruning, PruningDefense)
+    >>> isinstance(GradientPruning(ratio=0.5), PruningDefense)
     True
     """
+
+    reads = "values"
 
     ratio: float | None = None
     _: KW_ONLY
@@ -65,14 +66,9 @@ class PruningDefense(Defense, ABC, amount="ratio"):
             raise WrongType("noise", expected, type(self.noise).__name__)
         check_amount(self, "ratio", most=float("inf"))
         if self.target_error is not None and self.noise is None:
-            raise WrongValue(
-                "noise",
-                "be given with `target_error`: pruning alone sends entries bare, and no error is"
-                " guaranteed",
-                "None",
-                "Use for example noise=GradientNoise(0.01).",
-                assigned=True,
-            )
+            bare = "pruning alone sends entries bare, and no error is guaranteed"
+            expected, advice = f"be given with `target_error`: {bare}", "noise=GradientNoise(0.01)"
+            raise WrongValue("noise", expected, "None", f"Use for example {advice}.", assigned=True)
 
     @cached_property
     def about(self) -> About:
@@ -82,13 +78,15 @@ class PruningDefense(Defense, ABC, amount="ratio"):
 
     @cached_property
     def needs(self) -> Needs:
-        """Magnitude pruning looks at sensitivities only for its noise or its target."""
-        noise = Needs(sensitivities=False) if self.noise is None else self.noise.about.needs
+        """Those of its noise, too."""
         own = super().needs
+        if self.noise is None:
+            return own
+        noise = self.noise.needs
         return replace(
             own,
-            sensitivities=noise.sensitivities or own.judged,
-            judged=noise.judged or own.judged,
+            sensitivities=own.sensitivities or noise.sensitivities,
+            judged=own.judged or noise.judged,
             examples=own.examples or noise.examples,
         )
 
@@ -111,15 +109,13 @@ class PruningDefense(Defense, ABC, amount="ratio"):
         if self.ratio is not None:
             return keep_lowest(scores, moments.size - round(self.ratio * moments.size), ties)
         if self.utility_budget is None:
-            order = in_order(scores, ties)
-            kept = torch.zeros_like(scores)
-            kept[order[: self._most_entries(order, shape, moments)]] = 1
-            return kept
-        most = float(total(moments.squared_values.values()))
-        if self.utility_budget > most * (1 + 1e-6):
-            least = f"the first-order utility without a defense, {most:.6g} for these moments"
+            most = self._most_entries(in_order(scores, ties), shape, moments)
+            return keep_lowest(scores, most, ties)
+        bare = float(total(moments.squared_values.values()))
+        if self.utility_budget > bare * (1 + 1e-6):
+            limit = f"the first-order utility without a defense, {bare:.6g} for these moments"
             found = str(self.utility_budget)
-            raise WrongValue("utility_budget", f"be at most {least}", found, assigned=True)
+            raise WrongValue("utility_budget", f"be at most {limit}", found, assigned=True)
         return keep_within(scores, -ties, self.utility_budget, ties)
 
     def _most_entries(self, order: Tensor, shape: Shape, moments: Moments) -> int:
@@ -175,7 +171,7 @@ class GradientPruning(PruningDefense, label="pruning"):
 
 
 @dataclass(frozen=True)
-class OptimalPruning(PruningDefense, twin=GradientPruning, prunes_by_sensitivity=True):
+class OptimalPruning(PruningDefense, twin=GradientPruning):
     """Prunes the entries of LARGEST r_i² = E‖∇_x g_i‖² / E g_i² (the paper prints "smallest").
 
     At a given first-order utility Σ_kept g_i² the information Σ_kept s_i² is least when the
@@ -186,16 +182,15 @@ class OptimalPruning(PruningDefense, twin=GradientPruning, prunes_by_sensitivity
         ratio: Or `utility_budget` or `target_error`; see `PruningDefense` for what they mean.
         noise: On what is kept. Without it there is no guarantee.
         granularity: "parameter", or "layer" for one score per tensor.
-        floor: The least √E g_i² in the denominator, over the root mean square of the
-            entry's tensor.
-        estimator: How sensitivities are measured when the defense is called on a message.
-        source: Where the shape that decides which entries are sent comes from; see `OptimalNoise`.
+        floor: See `OptimalNoise`, as for `estimator` and `source`.
 
     >>> from gradveil import Moments
     >>> moments = Moments({"w": torch.tensor([1.0, 4.0])}, {"w": torch.tensor([4.0, 1.0])}, 2)
     >>> OptimalPruning(ratio=0.5).plan(moments).apply({"w": torch.tensor([3.0, -9.0])})
     {'w': tensor([ 0., -9.])}
     """
+
+    reads = "sensitivities"
 
     _: KW_ONLY
     granularity: str = "parameter"
@@ -204,10 +199,6 @@ class OptimalPruning(PruningDefense, twin=GradientPruning, prunes_by_sensitivity
     def __post_init__(self) -> None:
         super().__post_init__()
         check_shape_options(self.granularity, self.floor)
-
-    @cached_property
-    def needs(self) -> Needs:
-        return replace(super().needs, sensitivities=True)
 
     def shape(self, moments: Moments) -> Shape:
         """r_i = √(E‖∇_x g_i‖² / E g_i²), by entries where its noise differs by entries."""
@@ -275,8 +266,7 @@ def keep_within(
     tensor([0.5000, 1.0000, 0.0000])
     """
     order = in_order(scores, ties)
-    sorted_weights = weights[order].double()
-    before = sorted_weights.cumsum(0) - sorted_weights
-    share = ((budget - before) / sorted_weights.clamp(min=1e-300)).clamp(0, 1)
-    share = torch.where(sorted_weights > 0, share, 0.0)
+    own = weights[order].double()
+    before = own.cumsum(0) - own
+    share = ((budget - before) / own.clamp(min=1e-300)).clamp(0, 1) * (own > 0)
     return torch.empty_like(scores).scatter_(0, order, share.to(scores.dtype))

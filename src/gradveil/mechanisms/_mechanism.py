@@ -4,7 +4,6 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -25,40 +24,20 @@ from gradveil._secure import GRID_BITS, release_on_grid
 from gradveil._typing import Level, Tensors
 
 
-class AnyMechanism(Protocol):
-    """A random map y ~ S(g), entry by entry, with the three numbers that the theory needs."""
-
-    def apply(self, values: Tensors, generator: torch.Generator | None = None) -> Tensors:
-        """Draw what is sent."""
-        ...
-
-    def mean(self, values: Tensors) -> Tensors:
-        """E[y_i] given the values."""
-        ...
-
-    def variance(self, values: Tensors) -> Tensors:
-        """Var[y_i] given the values."""
-        ...
-
-    def information(self, values: Tensors) -> Tensors:
-        """w_i of the Fisher information J_F = Σ_i w_i ∇g_i ∇g_iᵀ; infinite where g_i is sent bare.
-
-        For a mixed mechanism this is the mean over its cases, as in Eq. 5.
-        """
-        ...
-
-
 def check_mechanism(mechanism: object, name: str = "mechanism") -> None:
     """Require what a defense plans."""
     methods = ("apply", "mean", "variance", "information")
     check_methods(mechanism, name, methods, "`Mechanism(std=0.1)`")
 
 
-class Channel(ABC):
-    """What all of our own mechanisms have: checks before and after `_sent`.
+class AnyMechanism(ABC):
+    """A random map y ~ S(g), entry by entry, with the three numbers that the theory needs.
 
-    Their fields `std`, `keep`, `clip` and `step` are levels: numbers or, by parameter name, tensors
-    in the parameter's shape.
+    What has these four methods is one. The fields `std`, `keep`, `clip` and `step` of ours are
+    levels: numbers or, by parameter name, tensors in the parameter's shape.
+
+    >>> isinstance(Mechanism(std=0.1), AnyMechanism)
+    True
     """
 
     def apply(self, values: Tensors, generator: torch.Generator | None = None) -> Tensors:
@@ -70,15 +49,25 @@ class Channel(ABC):
         return sent
 
     def mean(self, values: Tensors) -> Tensors:
-        """E[y_i] = g_i."""
+        """E[y_i] given the values; here g_i."""
         self._check(values)
         return dict(values)
+
+    @abstractmethod
+    def variance(self, values: Tensors) -> Tensors:
+        """Var[y_i] given the values."""
+
+    @abstractmethod
+    def information(self, values: Tensors) -> Tensors:
+        """w_i of the Fisher information J_F = Σ_i w_i ∇g_i ∇g_iᵀ; infinite where g_i is sent bare.
+
+        For a mixed mechanism this is the mean over its cases, as in Eq. 5.
+        """
 
     @abstractmethod
     def _sent(self, values: Tensors, generator: torch.Generator | None) -> Tensors: ...
 
     def _check(self, values: Tensors) -> None:
-        """Require the names and shapes of all levels that are given by parameter."""
         check_values(values)
         for name in ("std", "keep", "clip", "step"):
             level = getattr(self, name, None)
@@ -87,7 +76,7 @@ class Channel(ABC):
 
 
 @dataclass(frozen=True)
-class Mechanism(Channel):
+class Mechanism(AnyMechanism):
     """y = r ⊙ clip(g) + std ⊙ ε with ε ~ N(0, I) and r ~ Bernoulli(keep).
 
     Args:
@@ -113,11 +102,11 @@ class Mechanism(Channel):
     clip: Level | None = None
 
     def __post_init__(self) -> None:
-        check_level(self.std, "std", 0, math.inf)
+        check_level(self.std, "std")
         if self.keep is not None:
-            check_level(self.keep, "keep", 0, 1)
+            check_level(self.keep, "keep", 1)
         if self.clip is not None:
-            check_level(self.clip, "clip", 0, math.inf)
+            check_level(self.clip, "clip")
 
     def mean(self, values: Tensors) -> Tensors:
         """E[y_i] = keep_i clip(g_i)."""
@@ -134,10 +123,7 @@ class Mechanism(Channel):
         return variances
 
     def information(self, values: Tensors) -> Tensors:
-        """w_i = keep_i 1{|g_i| < P} / std_i²; infinite where a kept entry has no noise.
-
-        The mean over the cases of a mixed mechanism: Eq. 5 needs no more.
-        """
+        """w_i = keep_i 1{|g_i| < P} / std_i²; infinite where a kept entry has no noise."""
         self._check(values)
         information = {}
         for name, value in values.items():
@@ -157,7 +143,6 @@ class Mechanism(Channel):
     def _send(
         self, name: str, value: Tensor, generator: torch.Generator, drawn: Tensor | None
     ) -> Tensor:
-        """What is sent of one tensor, with the normal numbers that were drawn for it, if any."""
         keep, std = self._keep(name), level_of(self.std, name)
         if isinstance(keep, float) and 0 < keep < 1:
             keep = torch.full_like(value, keep)
@@ -228,7 +213,7 @@ class GridMechanism(Mechanism):
         return sent
 
 
-class _BareMechanism(Channel):
+class _BareMechanism(AnyMechanism):
     """Sends a noise-free function of the values: the Cramér-Rao argument gives no bound."""
 
     def mean(self, values: Tensors) -> Tensors:
@@ -259,7 +244,7 @@ class RoundingMechanism(_BareMechanism):
     step: Level
 
     def __post_init__(self) -> None:
-        check_level(self.step, "step", 0, float("inf"))
+        check_level(self.step, "step")
 
     def _sent(self, values: Tensors, generator: torch.Generator | None) -> Tensors:
         steps, sent = as_tensors(self.step, values), {}
@@ -312,16 +297,16 @@ class QuantisationMechanism(_BareMechanism):
             sent[name] = (step * steps * value.sign()).to(value.dtype)
         return sent
 
-    mean = Channel.mean  # E[y_i] = g_i
+    mean = AnyMechanism.mean  # E[y_i] = g_i
 
     def variance(self, values: Tensors) -> Tensors:
         """Var[y_i] = a² f_i (1 - f_i), f_i the part of |g_i|/a behind the point."""
         self._check(values)
-        places = {name: self._places(value) for name, value in values.items()}
-        return {
-            name: (step.square() * part * (1 - part)).to(values[name].dtype)
-            for name, (step, _, part) in places.items()
-        }
+        variances = {}
+        for name, value in values.items():
+            step, _, part = self._places(value)
+            variances[name] = (step.square() * part * (1 - part)).to(value.dtype)
+        return variances
 
     def _places(self, value: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """The step, and |g_i| in steps, before and behind the point; 0 for a tensor of zeros."""
@@ -331,7 +316,7 @@ class QuantisationMechanism(_BareMechanism):
 
 
 @dataclass(frozen=True)
-class LaplaceMechanism(Channel):
+class LaplaceMechanism(AnyMechanism):
     """y_i = g_i + b_i ξ_i with the density e^{-|ξ|} / 2, and b_i = std_i / √2.
 
     Its Fisher information about g_i is 1/b_i² = 2/std_i²: twice that of Gaussian noise of the same
@@ -347,11 +332,19 @@ class LaplaceMechanism(Channel):
     std: Level
 
     def __post_init__(self) -> None:
-        check_level(self.std, "std", 0, float("inf"))
+        check_level(self.std, "std")
 
     def _sent(self, values: Tensors, generator: torch.Generator | None) -> Tensors:
-        generator, levels = generator_or_fresh(generator), as_tensors(self.std, values)
-        return {n: v + levels[n] * _laplace(v, generator) for n, v in values.items()}
+        """√W Z has this density, for W exponential of mean 1 and Z standard normal.
+
+        W = (Z₁² + Z₂²) / 2, so that all of it comes from normal numbers.
+        """
+        generator, levels, sent = generator_or_fresh(generator), as_tensors(self.std, values), {}
+        for name, value in values.items():
+            first, second, third = (normal_like(value, generator) for _ in range(3))
+            noise = (0.5 * (first.square() + second.square())).sqrt() * third
+            sent[name] = value + levels[name] * noise
+        return sent
 
     def variance(self, values: Tensors) -> Tensors:
         """Var[y_i] = std_i²."""
@@ -361,15 +354,6 @@ class LaplaceMechanism(Channel):
     def information(self, values: Tensors) -> Tensors:
         """w_i = 2 / std_i²; infinite where an entry has no noise."""
         return {name: 2 / variance for name, variance in self.variance(values).items()}
-
-
-def _laplace(like: Tensor, generator: torch.Generator) -> Tensor:
-    """Laplace noise of variance 1: √W Z with W exponential of mean 1 and Z standard normal.
-
-    W = (Z₁² + Z₂²) / 2, so that all of it comes from normal numbers.
-    """
-    first, second, third = (normal_like(like, generator) for _ in range(3))
-    return (0.5 * (first.square() + second.square())).sqrt() * third
 
 
 def constant_like(number: float, values: Mapping[str, Tensor]) -> Tensors:
@@ -387,7 +371,7 @@ def level_of(level: Level, name: str) -> Tensor | float:
     """The level of one parameter: a number wherever it is the same for all of its entries."""
     if isinstance(level, Mapping):
         tensor = level[name]
-        return _only(tensor) if _is_constant(tensor) else tensor
+        return float(_only(tensor)) if _is_constant(tensor) else tensor
     return float(level)
 
 
@@ -399,8 +383,8 @@ def as_tensors(level: Level, like: Mapping[str, Tensor]) -> Tensors:
     }
 
 
-def check_level(level: Level, name: str, low: float, high: float) -> None:
-    """Require every level to be in [low, high] and finite."""
+def check_level(level: Level, name: str, most: float = math.inf) -> None:
+    """Require every level to be in [0, most] and finite."""
     if not isinstance(level, Mapping):
         check_number(level, name)
         level = {"": torch.tensor(float(level), dtype=torch.float64)}
@@ -412,16 +396,15 @@ def check_level(level: Level, name: str, low: float, high: float) -> None:
             raise WrongType(name, expected, found, "Convert it with torch.as_tensor.")
         if tensor.numel() == 0:
             continue
-        tensor = tensor.detach()  # an attacker differentiates plans
-        one = _is_constant(tensor)
-        least, most = (_only(tensor),) * 2 if one else (float(end) for end in torch.aminmax(tensor))
-        if not (low <= least and most <= high and math.isfinite(most)):
-            found = f"values from {least:g} to {most:g}{f' in `{key}`' if key else ''}"
-            raise WrongValue(name, f"be finite and in [{low:g}, {high:g}]", found)
+        own = tensor.detach()  # an attacker differentiates plans
+        low, high = (float(end) for end in torch.aminmax(_only(own) if _is_constant(own) else own))
+        if not (low >= 0 and high <= most and math.isfinite(high)):
+            found = f"values from {low:g} to {high:g}{f' in `{key}`' if key else ''}"
+            raise WrongValue(name, f"be finite and in [0, {most:g}]", found)
 
 
-def _only(constant: Tensor) -> float:
-    return float(constant.as_strided((), ()).item())
+def _only(constant: Tensor) -> Tensor:
+    return constant.as_strided((), ())
 
 
 def _is_constant(tensor: Tensor) -> bool:

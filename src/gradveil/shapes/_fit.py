@@ -1,6 +1,6 @@
 """The shape of noise that public batches prove to be better than isotropic."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import log
 
@@ -11,7 +11,7 @@ from gradveil._checks import WrongValue, check_count, check_kind, check_ratio, c
 from gradveil._tensors import total
 from gradveil._typing import Tensors
 from gradveil.messages import GradientMessage, Message, TokenGradient, over_rows, separates
-from gradveil.sensitivity import Estimator, Moments, check_moments, measure_with_values
+from gradveil.sensitivity import Estimator, Moments, measure_with_values
 
 from ._shape import Factors, Shape
 
@@ -35,10 +35,6 @@ class Evidence:
     is_sum: bool = False
     """Whether the message is a sum over examples, and not a mean."""
 
-    def __post_init__(self) -> None:
-        check_moments(self.moments)
-        check_count(self.examples, "examples")
-
 
 def gather(
     message: Message,
@@ -49,11 +45,10 @@ def gather(
     judged: bool = False,
     examples: bool = True,
 ) -> Evidence:
-    """Measure a message at a public batch, and its examples one by one where they add up.
+    """Measure a message at a public batch; its `examples` one by one, too, where they add up.
 
     What it says of the rows of a table of tokens is spread over all rows: tokens that do not occur
-    here may occur elsewhere. `judged` measures sensitivities twice, as `measure` does; without
-    `examples` none are taken one by one, which spares some gradients.
+    here may occur elsewhere. `judged` measures sensitivities twice, as `measure` does.
     """
     alone = examples and isinstance(message, GradientMessage) and separates(message, inputs)
     values, moments = measure_with_values(
@@ -76,28 +71,22 @@ def pool(
 ) -> tuple[Tensors, Tensors]:
     """S and G for messages of `size` examples: what stands for E‖∇g_i‖² and E g_i².
 
-    G = n E c_b² + n (n - 1) (E c_b)² over all examples b where they add up, the second square
-    without its bias; else the mean of g² over batches.
+    Where examples add up, with g of a batch of B, Q = E Σ_b c_b² and M = (E g)²:
+
+        G = Q B/n + (1 - 1/n) M,
+
+    that is E g² for batches of n in place of B, of a loss that is a mean. With K batches the mean
+    ḡ has E ḡ² = M + (Q - M/B)/K, from which M follows. Elsewhere G is the mean of g² over batches.
 
     With `equally` each batch is divided by its own mean of s² and of g² first. After training a few
     examples have most of all gradients, and should not decide alone on a shape; the amount of noise
     is for the plain means.
     """
-
     slopes = _mean([b.moments.known_squared_sensitivities for b in batches], equally)
-    if any(b.example_squares is None for b in batches):
+    spreads = [b.example_squares for b in batches if b.example_squares is not None]
+    if len(spreads) < len(batches):
         return slopes, _mean([b.moments.squared_values for b in batches], equally)
-    return slopes, _from_examples(batches, size, equally)
-
-
-def _from_examples(batches: Sequence[Evidence], size: int, equally: bool) -> Tensors:
-    """With g of a batch of B, Q = E Σ_b c_b² and M = (E g)²: G = Q B/n + (1 - 1/n) M.
-
-    That is E g² for batches of n in place of B, of a loss that is a mean. With K batches the mean
-    ḡ has E ḡ² = M + (Q - M/B)/K, from which M follows.
-    """
     count, examples = len(batches), batches[0].examples
-    spreads = [b.example_squares or {} for b in batches]
     roots = [(_scale(each) if equally else 1.0) ** 0.5 for each in spreads]
     spread = _mean(spreads, equally)
     mean = _mean([_times(b.values or {}, r) for b, r in zip(batches, roots, strict=True)], False)
@@ -106,7 +95,7 @@ def _from_examples(batches: Sequence[Evidence], size: int, equally: bool) -> Ten
     for name, own in spread.items():
         found = (mean[name].square() - own / count).clamp(min=0) / known if known else 0.0
         squares[name] = own * (examples / size) + (1 - 1 / size) * found
-    return squares
+    return slopes, squares
 
 
 def _mean(many: Sequence[Mapping[str, Tensor]], equally: bool) -> Tensors:
@@ -188,14 +177,6 @@ def fit_shape(
     'Shape'
     """
     check_ratio(trust, "trust")
-    known = _checked(batches)
-    size = known[0].examples if size is None else size
-    check_count(size, "size")
-    exponents = choose_exponents(known, size, entries=entries)
-    return shape_with(known, size, [trust * e for e in exponents])
-
-
-def _checked(batches: Sequence[Evidence | Moments]) -> list[Evidence]:
     check_kind(batches, "batches", Sequence, "Give a list of Evidence or Moments.")
     if not batches:
         advice = "Give `gather(message, inputs, generator)` of public examples."
@@ -205,7 +186,10 @@ def _checked(batches: Sequence[Evidence | Moments]) -> list[Evidence]:
         check_kind(each, f"batches[{number}]", Evidence, "Make it with `gather`.")
         first = known[0].moments.squared_values
         check_structure(each.moments.squared_values, first, f"batches[{number}]", "batches[0]")
-    return known
+    size = known[0].examples if size is None else size
+    check_count(size, "size")
+    exponents = choose_exponents(known, size, entries=entries)
+    return shape_with(known, size, [trust * e for e in exponents])
 
 
 def choose_exponents(
@@ -219,8 +203,7 @@ def choose_exponents(
     best, found = 0.0, [0.0] * 4
     if len(batches) < 2:
         return found
-    parts = min(len(batches), 8)
-    trial = Trial(batches, [range(start, len(batches), parts) for start in range(parts)], size)
+    trial = Trial(batches, size)
     for _ in range(2):
         for place, most in enumerate((1.0, 0.6, 0.6, 0.6) if entries else (1.0, 0.6, 0.6)):
             for step in (0.0, 0.2, 0.4, 0.6, 0.8, 1.0):
@@ -313,26 +296,23 @@ was 0.9995; 0.993 with a quarter of this, 0.98 with standard errors alone."""
 
 
 class Trial:
-    """Leaves out one part of the batches at a time, and judges shapes of the others on it.
+    """Leaves out one part of at least two batches at a time, and judges shapes of the others on it.
 
     Args:
-        batches: At least two.
-        folds: The numbers of the batches that are left out together.
+        batches: What they say; every eighth is left out at once, if there are more than eight.
         size: Examples in a private batch.
     """
 
-    def __init__(
-        self, batches: Sequence[Evidence], folds: Sequence[Iterable[int]], size: int
-    ) -> None:
+    def __init__(self, batches: Sequence[Evidence], size: int) -> None:
         chosen, self._weights = _sample(batches[0].moments.squared_values)
-        held = [[*fold] for fold in folds]
-        self._logs, owners = [], []
-        for number, fold in enumerate(held):
-            rest = [batch for place, batch in enumerate(batches) if place not in fold]
+        parts, order = min(len(batches), 8), []
+        self._logs, self._owners = [], []
+        for part in range(parts):
+            rest = [batch for place, batch in enumerate(batches) if place % parts != part]
             self._logs.append(_logs(levels_of(*pool(rest, size)), chosen))
-            owners += [number] * len(fold)
-        self._owners = torch.tensor(owners)
-        order = [batches[place].moments for fold in held for place in fold]
+            held = [batch.moments for batch in batches[part::parts]]
+            self._owners += [part] * len(held)
+            order += held
         self._squares = torch.stack([_entries(m.squared_values, chosen) for m in order])
         slopes = [_entries(m.known_squared_sensitivities, chosen) for m in order]
         self._slopes = torch.stack(slopes)
@@ -340,23 +320,20 @@ class Trial:
     def score(self, exponents: Sequence[float]) -> float:
         """The mean of log gain over left-out batches less its margin; 0 for isotropic noise.
 
-        The margin is half of a standard error, and `DOUBT`.
+        The margin is half of a standard error, and `DOUBT`. Each batch is judged by the shape of
+        the batches outside of its part.
         """
-        gains = self.gains(exponents)
+        powers = torch.tensor(exponents, dtype=torch.float64, device=self._weights.device)
+        levels = torch.stack([torch.einsum("l,ln->n", powers, logs).exp() for logs in self._logs])
+        levels, weights = levels[self._owners], self._weights
+        squares, slopes = self._squares * weights, self._slopes * weights
+        isotropic = squares.sum(1).log() + slopes.sum(1).log()
+        shaped = (squares * levels).sum(1).log() + (slopes / levels).sum(1).log()
+        gains = torch.nan_to_num(isotropic - shaped, nan=0.0, posinf=0.0, neginf=0.0)
         chance = 0.5 * float(gains.std()) / len(gains) ** 0.5
         doubt = sum(each * e for each, e in zip(DOUBT, exponents, strict=True)) / len(gains)
         score: float = float(gains.mean()) - chance - doubt
         return score
-
-    def gains(self, exponents: Sequence[float]) -> Tensor:
-        """log gain of each batch, by the shape of the batches outside of its part."""
-        powers = torch.tensor(exponents, dtype=torch.float64, device=self._weights.device)
-        levels = torch.stack([torch.einsum("l,ln->n", powers, logs).exp() for logs in self._logs])
-        levels, weights = levels[self._owners.to(levels.device)], self._weights
-        squares, slopes = self._squares * weights, self._slopes * weights
-        isotropic = squares.sum(1).log() + slopes.sum(1).log()
-        shaped = (squares * levels).sum(1).log() + (slopes / levels).sum(1).log()
-        return torch.nan_to_num(isotropic - shaped, nan=0.0, posinf=0.0, neginf=0.0)
 
 
 def _sample(like: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], Tensor]:

@@ -1,7 +1,5 @@
 """The model alone as a source of shapes, and what its outputs say of examples."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 import torch
@@ -42,11 +40,10 @@ class ModelSource(KeptSource):
     what is made from this reveals nothing. On a model that has been trained, made-up examples are
     of another kind than those that it knows (`freshness`): the shape is then isotropic.
 
-    The shape is made anew every `refresh_every` calls, for another model, and when parameters,
-    examples, loss or mode change; not for more or fewer examples. In between the weights move, and
-    the shape is that of weights a few calls old: public all the same. The made-up examples come
-    from a stream of their own, always the same one: who knows the model knows the shape, and
-    nothing is taken from the generator of the noise.
+    The shape is made anew for another model, too, and when parameters, examples, loss or mode
+    change; not for more or fewer examples. The made-up examples come from a stream of their own,
+    always the same one: who knows the model knows the shape, and nothing is taken from the
+    generator of the noise.
 
     Args:
         refresh_every: Calls from one shape to the next; 1 makes one at every call. See
@@ -58,6 +55,7 @@ class ModelSource(KeptSource):
     """
 
     name = "model"
+    any_model = False
 
     def __init__(self, refresh_every: int = 20) -> None:
         super().__init__(refresh_every)
@@ -73,24 +71,27 @@ class ModelSource(KeptSource):
                 "Use source=Public((inputs, targets)) with public examples, or source='private',"
                 " which reveals the batch.",
             )
-        message, inputs = asked.message, asked.inputs
+        message = asked.message
         if not isinstance(message, SEEN) or not message.loss.is_own:
-            return model_given(message, inputs)  # nothing tells whether its model is another one
-        setting = _setting(message, inputs)
-        return self.kept(asked, setting, lambda _: model_given(message, inputs), message.loss.model)
+            return self._made(asked)  # nothing tells whether its model is another one
+        return super().given(asked)
+
+    def _made(self, asked: Request) -> Given:
+        return model_given(asked.message, asked.inputs)
+
+    def _setting(self, asked: Request) -> list[Any]:
+        """What the moments depend on beside the parameters and the number of examples."""
+        message: Any = asked.message
+        loss_fn = message.loss.loss_fn
+        pair = (asked.inputs, message.targets)
+        like = [(t.dtype, *t.shape[1:]) for t in pair if isinstance(t, Tensor)]
+        local = [getattr(message, n, None) for n in ("lr", "steps", "batch_size", "momentum")]
+        loss = getattr(loss_fn, "__qualname__", type(loss_fn).__qualname__)
+        training = sum(module.training for module in message.loss.model.modules())
+        return [training, str([type(message).__name__, loss, like, local])]
 
     def __repr__(self) -> str:
         return f"ModelSource(refresh_every={self.refresh_every})"
-
-
-def _setting(message: GradientMessage | LocalUpdateMessage, inputs: Tensor) -> list[Any]:
-    """What the moments depend on beside the parameters and the number of examples."""
-    loss_fn, targets = message.loss.loss_fn, message.targets
-    like = [(t.dtype, *t.shape[1:]) for t in (inputs, targets) if isinstance(t, Tensor)]
-    local = [getattr(message, n, None) for n in ("lr", "steps", "batch_size", "momentum")]
-    loss = getattr(loss_fn, "__qualname__", type(loss_fn).__qualname__)
-    training = sum(module.training for module in message.loss.model.modules())
-    return [training, str([type(message).__name__, loss, like, local])]
 
 
 def model_given(
@@ -106,31 +107,13 @@ def model_given(
     generator = named_stream("plan", "model") if generator is None else generator
     size, batches = len(inputs), 2
     if isinstance(message, GradientMessage):
-        size, batches = min(size + 1, 10), 1
+        size, batches = min(len(inputs) + 1, 10), 1
     if isinstance(message, SEEN):
         check_finite(message.loss.parameters, "the model's weights")  # not the examples' fault
-    with _accepted():
+    try:
         trust = freshness(message, inputs, generator, fewest=48)
         made = [synthetic(movable(message), inputs, generator, size) for _ in range(batches)]
-    try:
-        known = [gather(own, x, generator, examples=trust > 0) for own, x in made]
-    except ModelError:
-        with _accepted():  # the made-up examples may be the reason
-            for own, x in made if isinstance(message, SEEN) else []:
-                outputs_of(own, x)
-        raise
-    alone = all(batch.example_squares is not None for batch in known)
-    exponents = (1.0, 0.4, 0.5, 0.0) if alone else (1.0, 0.0, 0.0, 0.0)
-    shape = shape_with(known, len(inputs), [trust * e for e in exponents])
-    return Given(shape, moments_for(known, len(inputs)))
-
-
-@contextmanager
-def _accepted() -> Iterator[None]:
-    """A model that works on its own examples and fails on made-up ones has to see real ones."""
-    try:
-        yield
-    except (ModelError, NonFiniteError) as error:
+    except (ModelError, NonFiniteError) as error:  # one that works on its own examples
         expected = (
             "accept made-up examples, standard normal numbers in the shape of the inputs, so that a"
             " shape can be made from the model alone; one that reads a category off a column does"
@@ -138,6 +121,11 @@ def _accepted() -> Iterator[None]:
         )
         found = f"that it fails on them: `{first_line(error.__cause__ or error)}`"
         raise ModelError("model", expected, found, OUT.strip()) from error
+    known = [gather(own, x, generator, examples=trust > 0) for own, x in made]
+    alone = all(batch.example_squares is not None for batch in known)
+    exponents = (1.0, 0.4, 0.5, 0.0) if alone else (1.0, 0.0, 0.0, 0.0)
+    shape = shape_with(known, len(inputs), [trust * e for e in exponents])
+    return Given(shape, moments_for(known, len(inputs)))
 
 
 def synthetic(
@@ -151,17 +139,12 @@ def synthetic(
     floating-point ones are drawn from N(0, 1).
     """
     own = movable(message)
-    like = _of_size(inputs, size or len(inputs))
+    like = inputs.new_empty(()).expand(size or len(inputs), *inputs.shape[1:])
     if isinstance(message, TokenGradient):
         made = random_ids(message, like, generator)
     else:
         made = normal_like(like, generator)
     return own.of(_targets(own, made, generator)), made
-
-
-def _of_size(like: Tensor, size: int) -> Tensor:
-    """A tensor of so many examples like those of the given one, without reading it."""
-    return like.new_empty(()).expand(size, *like.shape[1:])
 
 
 def _targets(message: MovableMessage, made: Tensor, generator: torch.Generator) -> Tensor:
@@ -172,7 +155,7 @@ def _targets(message: MovableMessage, made: Tensor, generator: torch.Generator) 
             "Targets should be a tensor of integers or of floating-point numbers, so that examples"
             f" can be made up for a shape. Found {found}.{OUT}"
         )
-    targets = _of_size(targets, len(made))
+    targets = targets.new_empty(()).expand(len(made), *targets.shape[1:])
     if targets.is_floating_point():
         return normal_like(targets, generator)
     few, classes = made[:2], 2
@@ -218,24 +201,9 @@ class OutputCheck(NamedTuple):
     shift: float
     """δ̄ᵀ (E δδᵀ - δ̄δ̄ᵀ)⁻¹ δ̄, about twice what another constant would take off the loss. With too few
     examples for that, ‖δ̄‖² / E‖δ‖²."""
-    skill: float
-    """By how much that cosine grows, in units of δ, when targets change places: 0 where outputs
-    have nothing to do with the targets."""
-    skill_error: float
-    """Its standard error."""
-
-    @property
-    def fault(self) -> float:
-        """What is wrong with the outputs in ways that training removes."""
-        return max(self.scale, 0.0) + max(self.shift, 0.0)
-
-    @property
-    def is_known(self) -> bool:
-        """Whether the outputs agree with the targets beyond chance.
-
-        Real images have a skill of 0.25 to 4.5 after training, all others less than 0.09.
-        """
-        return self.skill > max(0.1, 2.5 * self.skill_error)
+    is_known: bool
+    """Whether outputs agree with the targets beyond chance: by how much that cosine grows, in units
+    of δ, when targets change places. Real images have 0.25 to 4.5 after training, others < 0.09."""
 
 
 def trust_in(message: Message, inputs: Tensor, generator: torch.Generator) -> float:
@@ -247,11 +215,8 @@ def trust_in(message: Message, inputs: Tensor, generator: torch.Generator) -> fl
     all examples. It is told from a trained one by its outputs on made-up examples: training leaves
     them sure of themselves, and so mostly wrong, on what it has never seen.
 
-    In a regression made-up targets tell nothing of the sort. There examples are not followed if
-    another constant would clearly be better: their targets, or what the model makes of their
-    inputs, lie elsewhere. That holds for many a fresh model, too, whose plan is then isotropic.
-
-    1 where outputs cannot be seen.
+    In a regression examples are not followed if another constant would clearly be better. That
+    holds for many a fresh model, too, whose plan is then isotropic. 1 where outputs cannot be seen.
     """
     found = check_outputs(message, inputs)
     if found is None:
@@ -287,14 +252,13 @@ def freshness(
         outputs = max(1, found.numel() // 2) if isinstance(found, Tensor) else 1
     count = min(128, max(fewest, 4 * outputs), max(4, 2**24 // outputs))
     check = check_outputs(*synthetic(message, inputs, generator, count))
-    return 1.0 if check is None else _falling(check.fault, 0.045, 0.08)
+    if check is None:
+        return 1.0
+    return _falling(max(check.scale, 0.0) + max(check.shift, 0.0), 0.045, 0.08)
 
 
 def check_outputs(message: Message, inputs: Tensor) -> OutputCheck | None:
-    """Compare outputs with targets, and with these in five wrong orders.
-
-    `None` where outputs cannot be seen.
-    """
+    """Outputs beside targets, and these in five wrong orders; `None` where none can be seen."""
     if not isinstance(message, SEEN) or len(inputs) < 4:
         return None
     outputs = _outputs(message, inputs)
@@ -310,10 +274,11 @@ def check_outputs(message: Message, inputs: Tensor) -> OutputCheck | None:
     centred = outputs - outputs.mean(0)
     size = float((centred.square().sum() * right.square().sum()).sqrt()) / len(outputs)
     if not size > 0:
-        return OutputCheck(0.0, 0.0, 0.0, 0.0)
+        return OutputCheck(0.0, 0.0, False)
     scale, scale_error = _mean_and_error((centred * right).sum(1) / size)
     skill, skill_error = _mean_and_error((centred * (wrong - right)).sum(1) / size)
-    return OutputCheck(scale - scale_error, _shift(right), skill, skill_error)
+    is_known = skill > max(0.1, 2.5 * skill_error)
+    return OutputCheck(scale - scale_error, _shift(right), is_known)
 
 
 def _outputs(message: GradientMessage | LocalUpdateMessage, inputs: Tensor) -> Any:

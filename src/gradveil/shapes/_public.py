@@ -1,5 +1,7 @@
 """Public examples as a source of shapes."""
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
@@ -25,9 +27,8 @@ MOST_NUMBERS = 2**28
 class Public(KeptSource):
     """Public examples at the current model (Theorems 2 to 4).
 
-    What leaves the client is then a fixed channel: its noise levels, its pruned entries and its
-    steps are those that the public examples ask for, whatever is in the private batch. The shape
-    is shrunk towards isotropic noise as far as the public examples themselves demand it, and
+    What leaves the client is then a fixed channel, whatever is in the private batch. The shape is
+    shrunk towards isotropic noise as far as the public examples themselves demand it, and
     altogether where the model shows that they are of another kind (`fit_shape`, `trust_in`).
     `utility_budget` and `target_error` are met on the public examples.
 
@@ -69,9 +70,8 @@ class Public(KeptSource):
         super().__init__(refresh_every)
         self.examples, self.batch_size = examples, batch_size
 
-    def given(self, asked: Request) -> Given:
-        """The shape that is kept, or a new one where it is due."""
-        return self.kept(asked, [asked.needs.key, len(asked.inputs)], self._made)
+    def _setting(self, asked: Request) -> list[Any]:
+        return [asked.needs.key, len(asked.inputs)]
 
     def _made(self, asked: Request) -> Given:
         needs, _, message, inputs, given = asked

@@ -14,20 +14,14 @@ from gradveil._typing import Tensors
 from gradveil.mechanisms import constant_like
 from gradveil.sensitivity import Moments
 
-from ._shape import Given, Needs, Request, Shape, Source, check_state, shape_from, shape_state
-
-MOST_FACTORS = 4
-"""Of one tensor: rows, columns, positions and one number."""
+from ._shape import Given, Needs, Request, Shape, Source, check_state
 
 
 class FromServer(Source):
     """A shape that the server sends; the client sets the amount.
 
-    The server says where more noise goes (`use`), the client how much there is: nothing is
-    measured, and a step costs what isotropic noise costs. Before the first shape all levels are
-    equal. The shape is public, so the mechanism says nothing of the private batch.
-
-    With relative levels r_i the noise has the variances
+    Nothing is measured, and a step costs what isotropic noise costs. Before the first shape all
+    levels are equal. With relative levels r_i the noise has the variances
 
         Σ_ii = scale² ((1 - floor²) r_i / mean(r) + floor²),    r_i ≤ cap · geometric mean of r.
 
@@ -43,8 +37,7 @@ class FromServer(Source):
     at the floor, and, of pruning, choose which entries are sent. Pruning without noise and rounding
     have no guarantee at all. A larger `floor` leaves a server less to choose.
 
-    The defense's own limits on measured ratios (`cap`, `floor`, `least`) and its estimator are not
-    used. It must know its amount: `utility_budget` and `target_error` need examples.
+    The defense's own limits on measured ratios (`cap`, `floor`, `least`) are not used.
 
     Args:
         floor: The least standard deviation over the scale, in [0, 1]; 1 is isotropic noise. 0.05
@@ -72,7 +65,10 @@ class FromServer(Source):
     def use(self, shape: Shape) -> None:
         """Spread noise by this shape from now on; that it fits is seen when there is a message."""
         check_kind(shape, "shape", Shape, "Give the one that the server sent.")
-        _check_few_factors(shape)
+        if shape.silent:
+            found = "`silent = True`: a level of 0 would switch the noise off"
+            advice = "Give it to `PrivateNoise`, which sends no such entry."
+            raise WrongValue("shape", "have levels above 0", found, advice)
         self._shape = shape
 
     @property
@@ -117,14 +113,14 @@ class FromServer(Source):
 
     def state_dict(self) -> dict[str, Any]:
         """The last shape, by parameter name; nothing before the first."""
-        return {} if self._shape is None else {"shape": shape_state(self._shape)}
+        return {} if self._shape is None else {"shape": dict(self._shape.factors)}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue from a state that `state_dict` returned."""
         check_state(state, {"shape"})
         self.reset()
         if state:
-            self.use(shape_from(state["shape"]))
+            self.use(Shape(state["shape"]))
 
     def __repr__(self) -> str:
         return f"FromServer(floor={self.floor}, cap={self.cap})"
@@ -137,7 +133,6 @@ def limited_levels(shape: Shape, like: Mapping[str, Tensor], cap: float) -> Tens
     move the mean by much. It stays above 0.
     """
     shape.check(like)
-    _check_few_factors(shape)
     device = next(iter(like.values())).device
     one, logs = torch.zeros((), dtype=torch.float64, device=device), {}
     for name, value in like.items():
@@ -148,15 +143,3 @@ def limited_levels(shape: Shape, like: Mapping[str, Tensor], cap: float) -> Tens
         row = (row - row.median()).clamp_(-log(1e4), log(1e4))
         row = (row - row.mean()).exp_().clamp_(1e-9, cap)
     return unflatten(row, like)
-
-
-def _check_few_factors(shape: Shape) -> None:
-    """Require noise everywhere, and few factors: their product must not leave float32."""
-    if shape.silent:
-        found = "`silent = True`: a level of 0 would switch the noise off"
-        advice = "Give it to `PrivateNoise`, which sends no such entry."
-        raise WrongValue("shape", "have levels above 0", found, advice)
-    most = max(map(len, shape.factors.values()), default=0)
-    if most > MOST_FACTORS:
-        expected = f"have at most {MOST_FACTORS} factors for a tensor"
-        raise WrongValue("shape", expected, str(most), "Multiply some of them.")

@@ -1,8 +1,8 @@
 """How noise is spread over the entries of a message, in few numbers, and where that comes from."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields, replace
 from math import inf, prod
 from typing import Any, NamedTuple
 from weakref import ReferenceType, ref
@@ -10,10 +10,10 @@ from weakref import ReferenceType, ref
 import torch
 from torch import Tensor, nn
 
-from gradveil._checks import WrongValue, check_count, check_kind, check_values
+from gradveil._checks import WrongType, WrongValue, check_count, check_kind, check_values
 from gradveil._typing import Tensors
 from gradveil.messages import Message, movable
-from gradveil.sensitivity import OPTIONAL_FIELDS, Estimator, Moments, estimator_name
+from gradveil.sensitivity import Estimator, Moments, estimator_name
 
 Factors = tuple[Tensor, ...]
 
@@ -23,8 +23,7 @@ class Shape:
     """Relative noise variances r_i > 0, tensor by tensor; a defense sets the amount.
 
     r_i stands for √(E‖∇_x g_i‖² / E g_i²) up to one constant for the whole message. That is all
-    that optimal noise (Σ ∝ r), pruning (largest r first) and rounding look at: a shape says how
-    noise is spread, not how much there is.
+    that optimal noise (Σ ∝ r), pruning (largest r first) and rounding look at.
 
     Each tensor's r is a product of factors that broadcast to it: one number for all of its
     entries, one for each row and one for each column, or one for each entry. So a shape can be
@@ -98,12 +97,14 @@ class Shape:
                 f" {sorted(self.factors)[:8]}. Plan it for this model."
             )
         for name, value in like.items():
-            for factor in self.factors[name]:
-                if not _broadcasts(factor, value):
-                    raise ValueError(
-                        f"The factors of `{name}` should broadcast to {tuple(value.shape)}. Found"
-                        f" one of shape {tuple(factor.shape)}. Plan the shape for this model."
-                    )
+            try:
+                for factor in self.factors[name]:
+                    factor.expand(value.shape)
+            except RuntimeError:
+                raise ValueError(
+                    f"The factors of `{name}` should broadcast to {tuple(value.shape)}. Found"
+                    f" {[tuple(f.shape) for f in self.factors[name]]}. Plan it for this model."
+                ) from None
 
 
 def _product(factors: Factors, like: Tensor) -> Tensor:
@@ -115,28 +116,14 @@ def _product(factors: Factors, like: Tensor) -> Tensor:
 
 def _check_factor(factor: object, name: str, silent: bool) -> None:
     if not isinstance(factor, Tensor) or not factor.is_floating_point():
-        raise TypeError(
-            f"`{name}` should be a tensor of floating point numbers. Found"
-            f" {factor.dtype if isinstance(factor, Tensor) else type(factor).__name__}."
-        )
+        found = factor.dtype if isinstance(factor, Tensor) else type(factor).__name__
+        raise WrongType(name, "be a tensor of floating point numbers", str(found))
     if not factor.numel():
         return
     least, most = (float(end) for end in torch.aminmax(factor.detach()))  # NaN if there is one
     if not (least >= 0 if silent else least > 0) or not most < inf:
-        raise ValueError(
-            f"`{name}` should be finite and above 0 everywhere. Found values from"
-            f" {least:g} to {most:g}. A level of 0 would switch the noise off."
-        )
-
-
-def _broadcasts(factor: Tensor, value: Tensor) -> bool:
-    """Whether a factor broadcasts to the value's shape; `torch.broadcast_shapes` takes long."""
-    theirs, own = tuple(reversed(factor.shape)), tuple(reversed(value.shape))
-    return len(theirs) <= len(own) and all(n in (1, m) for n, m in zip(theirs, own, strict=False))
-
-
-TENSORS = ("squared_values", *OPTIONAL_FIELDS)
-"""The fields of `Moments` that hold tensors."""
+        found, advice = f"values from {least:g} to {most:g}", "A level of 0 switches the noise off."
+        raise WrongValue(name, "be finite and above 0 everywhere", found, advice)
 
 
 @dataclass(frozen=True)
@@ -192,8 +179,8 @@ class Given:
         """The same on another device."""
         if all(t.device == device for t in self.moments.like.values()):
             return self
-        known = _tensors(self.moments)
-        moved = {f: t and {n: v.to(device) for n, v in t.items()} for f, t in known.items()}
+        known = {n: v for n, v in vars(self.moments).items() if isinstance(v, Mapping)}
+        moved = {n: {k: t.to(device) for k, t in v.items()} for n, v in known.items()}
         return Given(replace(self.shape), replace(self.moments, **moved))  # type: ignore[arg-type]
 
 
@@ -239,11 +226,10 @@ class KeptSource(Source):
     """Makes a shape every `refresh_every` calls, and when what it is for has changed.
 
     That is said by a key: the names and shapes of the model's parameters, and what else it is made
-    for. Kept for one model (`at`), a shape is not used for another one of the same names; the model
-    itself is not kept alive.
+    for. The model itself is not kept alive.
     """
 
-    any_model = False
+    any_model = True
     """Whether it is for every model of the same names and shapes, such as that of each round."""
 
     def __init__(self, refresh_every: int) -> None:
@@ -258,6 +244,27 @@ class KeptSource(Source):
         self._given: Given | None = None
         self._owner: ReferenceType[nn.Module] | None = None
 
+    @abstractmethod
+    def _setting(self, asked: Request) -> list[Any]:
+        """Numbers and text that change with what else the shape is made for."""
+
+    @abstractmethod
+    def _made(self, asked: Request) -> Given:
+        """A new shape."""
+
+    def given(self, asked: Request) -> Given:
+        """The shape that is kept, or a new one where it is due."""
+        model = getattr(getattr(asked.message, "loss", None), "model", None)
+        parameters: Tensors = getattr(movable(asked.message), "parameters", {})
+        names = (part for name, p in parameters.items() for part in (name, *p.shape))
+        key = [*self._setting(asked), *names]
+        of_another = self._owner is not None and self._owner() is not model
+        if self._given is None or key != self._key or of_another or not self._left:
+            self._given, self._key, self._left = self._made(asked), key, self.refresh_every
+        self._owner = None if self.any_model else ref(model)  # type: ignore[arg-type]
+        self._left -= 1
+        return self._given.to(asked.inputs.device)
+
     def follow(self, other: "KeptSource") -> None:
         """Take over what another one of the same kind keeps, as made just now.
 
@@ -268,47 +275,22 @@ class KeptSource(Source):
         self.reset()
         self._given, self._key, self._left = other._given, list(other._key), self.refresh_every
 
-    def kept(
-        self,
-        asked: Request,
-        setting: list[Any],
-        make: Callable[[Request], Given],
-        at: nn.Module | None = None,
-    ) -> Given:
-        """What is kept for a message and a setting, or made anew where that is due.
-
-        `setting` holds numbers and text that change with what else it is for; `at` is the model
-        that it is kept for, `None` for any that has this key.
-        """
-        parameters: Tensors = getattr(movable(asked.message), "parameters", {})
-        key = [*setting, *(part for n, p in parameters.items() for part in (n, *p.shape))]
-        of_another = self._owner is not None and self._owner() is not at
-        if self._given is None or key != self._key or of_another or not self._left:
-            self._given, self._key, self._left = make(asked), key, self.refresh_every
-        self._owner = None if at is None or self.any_model else ref(at)
-        self._left -= 1
-        return self._given.to(asked.inputs.device)
-
     def state_dict(self) -> dict[str, Any]:
         """What is kept and the number of calls that had it; nothing before the first call."""
         if self._given is None:
             return {}
-        moments = self._given.moments
-        numbers = {"input_size": moments.input_size, "hidden": moments.hidden}
-        shape = shape_state(self._given.shape)
-        kept = {**_tensors(moments), **numbers}
-        step = self.refresh_every - self._left
-        return {"step": step, "key": list(self._key), "shape": shape, **kept}
+        step, shape = self.refresh_every - self._left, dict(self._given.shape.factors)
+        return {"step": step, "key": list(self._key), "shape": shape, **vars(self._given.moments)}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue from a state that `state_dict` returned, at the next model of its key."""
-        names = (*TENSORS, "input_size", "hidden")
+        names = {field.name for field in fields(Moments)}
         check_state(state, {"step", "key", "shape", *names})
         self.reset()
         if state:
             self._left, self._key = -int(state["step"]) % self.refresh_every, list(state["key"])
             moments = Moments(**{name: state[name] for name in names})
-            self._given = Given(shape_from(state["shape"]), moments)
+            self._given = Given(Shape(state["shape"]), moments)
 
     def __getstate__(self) -> dict[str, Any]:
         """Elsewhere the model is another one, so that what belongs to a model stays here."""
@@ -327,18 +309,3 @@ def check_state(state: object, expected: set[str]) -> None:
         advice = "Use what `state_dict` returned by the same kind of defense."
         wanted = f"have the keys {sorted(expected)}, or none"
         raise WrongValue("state", wanted, str(sorted(state)), advice)
-
-
-def shape_state(shape: Shape) -> dict[str, list[Tensor]]:
-    """The factors of a shape, in lists."""
-    return {name: list(factors) for name, factors in shape.factors.items()}
-
-
-def shape_from(state: Mapping[str, list[Tensor]]) -> Shape:
-    """The shape of the factors that `shape_state` wrote."""
-    return Shape({name: tuple(factors) for name, factors in state.items()})
-
-
-def _tensors(moments: Moments) -> dict[str, Tensors | None]:
-    known = {name: getattr(moments, name) for name in TENSORS}
-    return {name: None if tensors is None else dict(tensors) for name, tensors in known.items()}

@@ -43,7 +43,7 @@ def train(settings: Settings, laboratory: Laboratory) -> dict[str, Any]:
             found.append(evaluate_on(subject, model, held_out))
         except DivergedError:
             found.append((math.inf, 0.0))
-        if own.about.undefended:
+        if own.about.family == "none":
             break
     return {
         "losses": [loss if math.isfinite(loss) else math.inf for loss, _ in found],

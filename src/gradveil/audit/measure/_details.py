@@ -236,7 +236,7 @@ def _cases(laboratory: Laboratory, defense: Defense) -> list[BoundCase] | None:
     A plan that does not depend on the private batch is made once for all of them.
     """
     cases: list[BoundCase] = []
-    varies = defense.about.private or not defense.about.usual
+    varies = defense.about.private or bool(defense.about.whole)
     for place, (inputs, known) in enumerate(laboratory.population):
         message, mechanism = known.message, cases[0].mechanism if cases and not varies else None
         if mechanism is None:
