@@ -107,7 +107,7 @@ class Adaptive(LabelledSearch):
             posterior = replace(posterior, channel=_planned(run, best))
         polished = posterior.descend(candidates, 0.25, 0.1)
         end = posterior.agreed(polished, posterior.finish(polished), warm.inputs)
-        return Reconstruction(end.inputs, run.labels, end.cost, polished.history, end.status)
+        return Reconstruction(end.inputs, run.labels, end.cost, end.status)
 
     def _read(self, run: Run, result: Reconstruction) -> Reconstruction:
         """The result, or what the noise levels show if that is more likely.

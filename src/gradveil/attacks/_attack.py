@@ -2,7 +2,7 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from dataclasses import dataclass, field, fields, is_dataclass, replace
+from dataclasses import dataclass, fields, is_dataclass, replace
 from typing import Any, TypeVar
 
 import torch
@@ -36,8 +36,6 @@ class Reconstruction:
     """The labels, or other targets, that it assumed or found, one row for each example."""
     loss: float
     """The attack's own cost at `inputs`."""
-    history: list[tuple[int, float]] = field(default_factory=list)
-    """(step, best cost so far), every so many steps."""
     status: str = FINISHED
     is_certain: bool = False
     """Whether the attack's own equations confirm it, so that no other need be looked for."""

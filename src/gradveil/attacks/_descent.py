@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -24,8 +24,6 @@ attack's own yardstick, by which the best iterate is picked. `progress` runs fro
 
 SETTLED = 7 / 8
 """From this share of the steps on nothing is annealed, and iterates are comparable."""
-RECORDED = 50
-"""Every how many steps the best cost is recorded."""
 MANY, SMALL = 4, 4096
 """Candidates and their entries from which, and up to which, batching pays on a processor."""
 
@@ -65,7 +63,6 @@ class Point:
     inputs: Tensor
     cost: float = float("inf")
     status: str = FINISHED
-    history: list[tuple[int, float]] = field(default_factory=list)
 
 
 @dataclass
@@ -76,16 +73,19 @@ class Minimum:
     """Shape (candidates, ...)."""
     costs: Tensor
     """Shape (candidates,)."""
-    history: list[tuple[int, float]] = field(default_factory=list)
-    """(step, best cost so far)."""
     status: str = FINISHED
 
     @property
     def best(self) -> Point:
         """The candidate of the least cost."""
         place = self.costs.argmin()
-        own = float(self.costs[place])
-        return Point(self.inputs[place], own, self.status, self.history)
+        return Point(self.inputs[place], float(self.costs[place]), self.status)
+
+    def beside(self, other: "Minimum") -> "Minimum":
+        """The candidates of both; the first status that says that one did not finish."""
+        status = other.status if self.status == FINISHED else self.status
+        inputs = torch.cat([self.inputs, other.inputs])
+        return Minimum(inputs, torch.cat([self.costs, other.costs]), status)
 
 
 class Watch:
@@ -146,8 +146,6 @@ def minimise(
             better = own.isfinite() if share <= descent.settled else own < best.costs
             best.inputs = torch.where(better.view(-1, *[1] * (now.dim() - 1)), now, best.inputs)
             best.costs = torch.where(better, own.to(best.costs), best.costs)
-            if step % RECORDED == 0 or step == descent.steps:
-                best.history.append((step, float(best.costs.min())))
             if progress is not None:
                 progress(step, descent.steps, float(best.costs.min()))
             if step == descent.steps or watch.is_over():
@@ -195,11 +193,10 @@ def minimise_lbfgs(
 
     try:
         for step in range(0, steps, 20):
-            before, done = best.cost, min(step + 20, steps)
+            before = best.cost
             optimiser.step(closure)  # type: ignore[arg-type]
-            best.history.append((done, best.cost))
             if progress is not None:
-                progress(done, steps, best.cost)
+                progress(min(step + 20, steps), steps, best.cost)
             if best.cost <= tolerance or not best.cost < before:
                 break
     except _TimeIsUp:

@@ -71,8 +71,7 @@ class DLG(Search):
         inputs, rest = best.inputs.tensor_split([blank.numel()])
         inputs = clamp(inputs.view_as(blank), observation.low, observation.high)
         labels = targets.settled(rest.view_as(targets.blank))
-        history = [(n * self.steps + k, c) for n, p in enumerate(points) for k, c in p.history]
-        return Reconstruction(inputs, labels, best.cost, history, points[-1].status)
+        return Reconstruction(inputs, labels, best.cost, points[-1].status)
 
     def _targets(self, observation: Observation, generator: torch.Generator) -> SoftTargets:
         """Variables of the search, as the inputs are."""

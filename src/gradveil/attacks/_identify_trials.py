@@ -65,12 +65,26 @@ class Population(NamedTuple):
         truth = draw.candidates[draw.places[trial]]
         return self.at(torch.cat([truth[None], draw.rest]))
 
+    @classmethod
+    def of(
+        cls, examples: Examples, num_classes: int, candidates: int, batch_size: int, one_class: bool
+    ) -> "Population":
+        """Examples of one task, whose labels exist."""
+        check_classes(num_classes)
+        check_flag(one_class, "one_class")
+        tokens = gradient_of(check_pair(examples, "examples")[0]).takes_tokens
+        inputs, targets = check_examples(examples, "examples", num_classes, tokens=tokens)
+        task = task_of(targets)
+        if one_class and task != "classification":
+            expected = "be False where targets are not one class label for each example"
+            raise WrongValue("one_class", expected, f"True with targets that are {task}")
+        return cls(inputs, targets, candidates, batch_size, one_class)
+
     def draw(self, count: int, generator: torch.Generator) -> Draw:
         """Candidates, truths and the rest of the batch, no example in two of these roles."""
         needed, others = self.candidates, self.batch_size - 1
         order = torch.randperm(len(self.inputs), generator=generator)
-        labels = self.targets.cpu()[order]
-        pool = torch.ones(len(order), dtype=torch.bool)
+        labels, pool = self.targets.cpu()[order], order
         if self.one_class:
             # that of a random example whose class has enough: means over draws are means over data
             counts = torch.bincount(labels)
@@ -79,8 +93,8 @@ class Population(NamedTuple):
                 expected = f"hold at least {needed} examples of one class"
                 raise WrongValue("examples", expected, f"at most {int(counts.max())}", FEWER)
             place = torch.randint(len(enough), (1,), generator=generator, device=generator.device)
-            pool = labels == labels[enough[int(place)]]
-        chosen = order[pool][:needed]
+            pool = order[labels == labels[enough[int(place)]]]
+        chosen = pool[:needed]
         rest = order[~torch.isin(order, chosen)][:others]
         if len(chosen) < needed or len(rest) < others:
             expected = f"hold at least {needed + others} examples, candidates and rest of the batch"
@@ -129,8 +143,8 @@ class Trial:
 class IdentificationReport:
     """Rates and means with 95 % intervals.
 
-    Where it `holds`, no attacker's mean squared error over the data is below `error`, and none is
-    right more often than `rate`. Place by place: after the examples of a batch were matched to the
+    Where there is no `reason`, no attacker's mean squared error over the data is below `error`, and
+    none is right more often than `rate`. Place by place: after the examples of a batch were matched to the
     truth errors may be smaller.
     """
 
@@ -148,19 +162,9 @@ class IdentificationReport:
     """Of the same trials with fewer candidates."""
 
     @property
-    def holds(self) -> bool:
-        """Whether the likelihood of what was sent is exact."""
-        return not self.reason
-
-    @property
     def trend(self) -> "tuple[IdentificationReport, ...]":
         """For fewer candidates and for N: the error grows with N in the mean."""
         return (*self.fewer, self)
-
-    @property
-    def chance(self) -> float:
-        """The rate of a guess without a message, 1/N."""
-        return 1 / self.candidates
 
     @property
     def rate(self) -> Interval:
@@ -202,14 +206,11 @@ class IdentificationReport:
 
     def _interval(self, numbers: Sequence[float], most: float = torch.inf) -> Interval:
         """Draws outside, trials inside: those of one draw are not independent."""
-        draws: dict[int, list[float]] = {}
-        for trial, number in zip(self.trials, numbers, strict=True):
-            draws.setdefault(trial.draw, []).append(number)
-        groups = [torch.tensor(group, dtype=torch.float64) for group in draws.values()]
-        alone = all(len(group) == 1 for group in groups)
-        found = bootstrap_interval(
-            torch.cat(groups) if alone else groups, generator=named_stream("identification")
-        )
+        draws = torch.tensor([trial.draw for trial in self.trials])
+        values = torch.tensor(numbers, dtype=torch.float64)
+        groups = [values[draws == draw] for draw in draws.unique()]
+        nested = values if len(groups) == len(values) else groups
+        found = bootstrap_interval(nested, generator=named_stream("identification"))
         return replace(found, low=max(0.0, found.low), high=min(most, found.high))
 
 
@@ -276,29 +277,17 @@ def identify_trials(
     >>> report.rate.mean, report.holds
     (1.0, True)
     """
-    counts = {"candidates": candidates, "batch_size": batch_size, "trials": trials}
-    for name, value in {**counts, "per_draw": per_draw, "neighbours": neighbours}.items():
-        check_count(value, name)
+    check_count(trials, "trials")
+    check_count(per_draw, "per_draw")
     check_kind(defense, "defense", Defense, "Use for example `NoDefense()`.")
     check_choice(rest, "rest", ("known", "unknown"))
-    work = candidates * neighbours ** (batch_size - 1)
-    if rest == "unknown" and work > 2**16:
-        expected = f"give at most {2**16} cases, candidates · neighbours^(batch_size - 1)"
-        cases = f"{candidates}, {neighbours} and {batch_size}: {work}"
-        raise WrongValue("candidates", expected, cases, "Ask for fewer, or use rest='known'.")
-    check_classes(num_classes)
-    check_flag(one_class, "one_class")
-    tokens = gradient_of(check_pair(examples, "examples")[0]).takes_tokens
-    inputs, targets = check_examples(examples, "examples", num_classes, tokens=tokens)
-    if one_class and task_of(targets) != "classification":
-        expected = "be False where targets are not one class label for each example"
-        raise WrongValue("one_class", expected, f"True with targets that are {task_of(targets)}")
-    population = Population(inputs, targets, candidates, batch_size, one_class)
+    known = rest == "known" or batch_size == 1
+    _check_work(candidates, batch_size, 1 if known else neighbours)
+    population = Population.of(examples, num_classes, candidates, batch_size, one_class)
     generator = generator_or_fresh(generator)
     starts = range(0, trials, per_draw)
     draws = [population.draw(min(per_draw, trials - start), generator) for start in starts]
-    sizes = [*(n for n in TREND if n < candidates), candidates]
-    done: dict[int, list[Trial]] = {size: [] for size in sizes}
+    done: dict[int, list[Trial]] = {n: [] for n in (*TREND, candidates) if n <= candidates}
     client = partial(
         observe, model, loss_fn, threat=ThreatModel(mechanism="known"), num_classes=num_classes,
         local=local, public_mechanism=public_mechanism, generator=generator,
@@ -307,21 +296,33 @@ def identify_trials(
         batches = [population.batch(draw, k) for k in range(len(draw.places))]
         messages = [client(batch, deepcopy(defense)) for batch in batches]
         rests = [draw.rest]
-        if rest == "unknown" and batch_size > 1:
+        if not known:
             own = torch.Generator().manual_seed(seed_from(generator))  # the messages stay the same
             sets = population.neighbours(draw, neighbours, own)
             rests = [torch.stack(chosen) for chosen in product(*sets)]
         found = marginal(population, draw, messages, rests, generator)
-        for one, batch, place in zip(found, batches, draw.places, strict=True):
-            for size in sizes:
-                done[size].append(_judged(number, one, batch[0][0], place, size))
-    told = "known" if batch_size == 1 else rest
+        for one, place in zip(found, draw.places, strict=True):
+            for size, judged in done.items():
+                judged.append(_judged(number, one, place, size))
+    told = "known" if known else rest
     reason = PLANS_ANEW if defense.about.varies and public_mechanism is None else ""
     *fewer, whole = (
-        IdentificationReport(size, tuple(done[size]), batch_size, told, one_class, reason)
-        for size in sizes
+        IdentificationReport(size, tuple(judged), batch_size, told, one_class, reason)
+        for size, judged in done.items()
     )
     return replace(whole, fewer=tuple(fewer))
+
+
+def _check_work(candidates: int, batch_size: int, neighbours: int) -> None:
+    """Require counts, and no more cases than can be gone through."""
+    counts = {"candidates": candidates, "batch_size": batch_size, "neighbours": neighbours}
+    for name, value in counts.items():
+        check_count(value, name)
+    work = candidates * neighbours ** (batch_size - 1)
+    if work > 2**16:
+        expected = f"give at most {2**16} cases, candidates · neighbours^(batch_size - 1)"
+        cases = f"{candidates}, {neighbours} and {batch_size}: {work}"
+        raise WrongValue("candidates", expected, cases, "Ask for fewer, or use rest='known'.")
 
 
 def marginal(
@@ -341,12 +342,12 @@ def marginal(
     return [Identification(row, candidates[0]) for row in logs]
 
 
-def _judged(number: int, found: Identification, truth: Tensor, place: int, size: int) -> Trial:
-    """One trial's result beside the truth, among it and the first `size` - 1 other candidates."""
+def _judged(number: int, found: Identification, place: int, size: int) -> Trial:
+    """One trial's result among the truth and the first `size` - 1 other candidates."""
     if size < len(found.inputs):
         some = torch.tensor([place, *(k for k in range(size) if k != place)][:size])
         found, place = Identification(found.log_likelihoods[some], found.inputs[some]), 0
-    blind = torch.zeros_like(found.log_likelihoods)
+    truth, blind = found.inputs[place], torch.zeros_like(found.log_likelihoods)
     return Trial(
         draw=number,
         rank=found.rank(place),

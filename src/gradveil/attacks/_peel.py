@@ -104,7 +104,7 @@ class Peel(LabelledSearch):
         `name` is the layer that reads the features, `noise` the squared error that each image's
         features have.
         """
-        own, best = features_of(name, run.observation), run.noise()
+        own, best = features_of(name, run.observation), run.noise(1)[0]
         with torch.no_grad():
             others = own(random_inputs(run.observation, 8, run.generator))
             spread = (others[:, None] - features).square().sum(2).mean(0)
@@ -116,7 +116,7 @@ class Peel(LabelledSearch):
             open_ = misfits > FOUND + noise / spread
             if status != FINISHED or not bool(open_.any()):
                 break
-            start = run.noise()[None, open_]
+            start = run.noise(1)[:, open_]
             minimum = self._descend(name, run, features[open_], unit, start, smooth)
             status = minimum.status
             with torch.no_grad():
@@ -202,7 +202,7 @@ class _Passes:
         elif cost >= SOLVED:
             peel = replace(peel, rounds=2, image_steps=150, total_variation=1e-3)
         inputs, misfits, status = self._images(peel, places)
-        guess = self._guess(inputs, number, status)
+        guess = self._guess(inputs, status)
         if self.work.progress is not None:
             self.work.progress(number + 1, count, guess.loss)
         if cost >= SOLVED:
@@ -217,7 +217,7 @@ class _Passes:
         features, errors = places @ local.basis, places.new_zeros(len(places))
         if self.noise > 0:
             features, errors = local.head.features(local.outputs(places), self.work.labels)
-        inputs = self.work.noise()
+        inputs = self.work.noise(1)[0]
         misfits, status = inputs.new_full((len(inputs),), torch.inf), FINISHED
         steps = zip(training.walk(inputs), training.visits.rows, strict=True)
         for (examples, parameters), own in steps:
@@ -229,6 +229,5 @@ class _Passes:
             )
         return self.work.clamp(inputs), misfits, status
 
-    def _guess(self, inputs: Tensor, number: int, status: str) -> Reconstruction:
-        misfit = self.work.misfit(inputs)
-        return Reconstruction(inputs, self.work.labels, misfit, [(number, misfit)], status)
+    def _guess(self, inputs: Tensor, status: str) -> Reconstruction:
+        return Reconstruction(inputs, self.work.labels, self.work.misfit(inputs), status)

@@ -273,7 +273,7 @@ class PlanReader(LabelledSearch):
     def search(self, run: Run) -> Reconstruction:
         """The most likely end; the defense or the mechanism must be known."""
         check_known(run.observation)
-        drawn = run.clamp(run.noise())
+        drawn = run.clamp(run.noise(1)[0])
         return self._best(run, [*self._read(run), drawn])
 
     def improve(self, run: Run, result: Reconstruction) -> Reconstruction:
@@ -304,4 +304,4 @@ class PlanReader(LabelledSearch):
             return run.minimise(cost, start[None], descent).best
 
         end = min(map(descend, starts), key=lambda end: end.cost)
-        return Reconstruction(end.inputs, run.labels, end.cost, end.history, end.status)
+        return Reconstruction(end.inputs, run.labels, end.cost, end.status)

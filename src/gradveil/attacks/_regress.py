@@ -112,7 +112,7 @@ class Regress(LabelledSearch):
         inputs, count = self.estimate(run, run.generator, run.watch)
         own = run.misfit(inputs)
         status = TIME_BUDGET if count < self.samples else FINISHED
-        return Reconstruction(inputs, run.labels, own, [(count, own)], status)
+        return Reconstruction(inputs, run.labels, own, status)
 
     def estimate(self, run: Run, generator: torch.Generator, watch: Watch) -> tuple[Tensor, int]:
         """The inputs, and from how many samples: as many as the time allows, at least 16.

@@ -1,6 +1,7 @@
 """Targets that the attacker was not told: read off the message, or looked for with the inputs."""
 
 from abc import abstractmethod
+from collections.abc import Callable
 from dataclasses import dataclass
 from math import prod
 from typing import Any
@@ -24,6 +25,7 @@ from ._descent import (
     message_of,
     minimise,
     noise_start,
+    parts_of,
     sent_row,
 )
 from ._labels import recover_labels
@@ -142,13 +144,30 @@ class Run:
         labels = labels_of(observation, generator)
         return cls(observation, labels, generator, watch, attack.progress)
 
-    def noise(self) -> Tensor:
-        """A batch from N(0, I)."""
-        return noise_start(self.observation, 1, self.generator)[0]
+    @property
+    def sent(self) -> Tensor:
+        """What was sent, in one row."""
+        return sent_row(self.observation)
+
+    @property
+    def parts(self) -> Callable[[Tensor], tuple[Tensor, ...]]:
+        """From inputs to the tensors of the message, in the order of `sent`."""
+        parts = parts_of(self.observation)
+        return lambda inputs: parts(inputs, self.labels)
+
+    @property
+    def message(self) -> Callable[[Tensor], Tensor]:
+        """From inputs to the message in one row."""
+        message = message_of(self.observation)
+        return lambda inputs: message(inputs, self.labels)
+
+    def noise(self, count: int) -> Tensor:
+        """So many batches from N(0, I)."""
+        return noise_start(self.observation, count, self.generator)
 
     def blank(self, status: str) -> Reconstruction:
         """Noise, for where an attack ended before it found anything."""
-        inputs = self.clamp(self.noise())
+        inputs = self.clamp(self.noise(1)[0])
         return Reconstruction(inputs, self.labels, self.misfit(inputs), status=status)
 
     def clamp(self, inputs: Tensor) -> Tensor:

@@ -144,8 +144,7 @@ class Unpool(LabelledSearch):
         own = run.misfit(inputs)
         fits = known.misfit(stages, seen, inputs) < NEAR
         certain = fits and own < SURE * run.random_misfit()
-        history = [(self.steps, own)]
-        result = Reconstruction(inputs, run.labels, own, history, status, certain)
+        result = Reconstruction(inputs, run.labels, own, status, certain)
         return result if fits or status == INTERRUPTED else None
 
     def _peel(
