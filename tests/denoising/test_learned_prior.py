@@ -152,7 +152,7 @@ def test_a_denoiser_of_the_wrong_size_is_calibrated():
 def test_a_learned_denoiser_within_classes():
     labels = torch.arange(1000) % 2
     samples = (2.0 * labels[:, None] - 1 + 0.3 * normal(1000, 2)).float()
-    denoiser = Denoiser.fit(samples[:800], labels[:800], steps=60, width=32, generator=seeded(7))
+    denoiser = Denoiser.fit(samples[:800], labels[:800], steps=60, generator=seeded(7))
     prior = LearnedPrior.measure(
         denoiser, samples[800:], labels[800:], level=0.5, generator=seeded(8)
     )
@@ -173,7 +173,7 @@ def test_wrong_arguments_say_so():
             LearnedPrior(**options)
     with pytest.raises(TypeError, match="denoiser"):
         LearnedPrior.measure("median", gaussian(20), level=0.1)
-    denoiser = Denoiser.fit(gaussian(20).float(), steps=1, width=4, generator=seeded())
+    denoiser = Denoiser.fit(gaussian(20).float(), steps=1, generator=seeded())
     with pytest.raises(ValueError, match="one class for each"):
         LearnedPrior.measure(denoiser, gaussian(4).float(), torch.zeros(3).long(), level=0.1)
     with pytest.raises(ValueError, match="trained for"):

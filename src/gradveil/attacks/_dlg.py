@@ -1,18 +1,114 @@
 """Deep Leakage from Gradients, and its improvement: labels first."""
 
 from dataclasses import dataclass
+from math import prod
+from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn.functional import one_hot
 
-from gradveil._random import generator_or_fresh, normal_like
+from gradveil._checks import WrongValue, first_line
+from gradveil._random import generator_or_fresh, named_stream, normal_like
 from gradveil._tensors import relative_misfit
+from gradveil.messages import FunctionalLoss
 
 from ._attack import FINISHED, Reconstruction, Search
-from ._descent import Watch, clamp, minimise_lbfgs
+from ._descent import Watch, clamp, message_of, minimise_lbfgs
 from ._labels import recover_labels
+from ._model_layers import random_inputs
 from ._observation import Observation, check_observation
-from ._targets import SoftTargets, soft_targets
+
+GRANT = "Grant the targets: `ThreatModel(labels='known')`."
+
+
+@dataclass(frozen=True)
+class SoftTargets:
+    """The variables that a search moves in place of the targets, as DLG does for class labels.
+
+    Numbers are moved themselves. Labels are the softmax of logits along `classes`, which a loss
+    such as cross-entropy takes as the probabilities of classes.
+    """
+
+    blank: Tensor
+    """Zeros in the shape of the variables."""
+    classes: int | None
+    """The dimension of the classes; `None`: numbers."""
+    known: Tensor | None = None
+    """The targets themselves, where there is nothing to be moved."""
+
+    def relaxed(self, variables: Tensor) -> Tensor:
+        """What the loss is given on the way."""
+        if self.known is not None:
+            return self.known
+        return variables if self.classes is None else variables.softmax(self.classes)
+
+    def settled(self, variables: Tensor) -> Tensor:
+        """The targets at the end: numbers, or the likeliest classes."""
+        if self.known is not None:
+            return self.known
+        return variables if self.classes is None else variables.argmax(self.classes)
+
+
+def soft_targets(observation: Observation) -> SoftTargets:
+    """Variables for the targets of an observation; an error where the message hides them.
+
+    That is where the loss takes no probabilities in place of labels, or where the gradient does not
+    change with the targets but by jumps (an absolute error).
+    """
+    generator = named_stream("targets")  # the attack's own draws stay the same
+    like = next(iter(observation.sent.values()))
+    shape = (observation.batch_size, *observation.target_shape)
+    soft = SoftTargets(like.new_zeros(shape), None)
+    if observation.task != "numbers":
+        soft = _distributions(observation, shape, generator)
+    inputs = random_inputs(observation, observation.batch_size, generator)
+    variables = normal_like(soft.blank, generator).requires_grad_()
+    slope, found = soft.blank, "that its derivative is 0"
+    with torch.enable_grad():
+        try:
+            values = message_of(observation)(inputs, soft.relaxed(variables))
+            (slope,) = torch.autograd.grad(
+                values.square().sum(), variables, allow_unused=True, materialize_grads=True
+            )
+        except RuntimeError as failed:
+            found = f"`{first_line(failed)}`"
+    if not bool(slope.any()):
+        expected = (
+            "have a gradient that follows the targets where these are not known, because they are"
+            " looked for"
+        )
+        raise WrongValue("observation.loss_fn", expected, found, GRANT)
+    return soft
+
+
+def _distributions(
+    observation: Observation, shape: tuple[int, ...], generator: torch.Generator
+) -> SoftTargets:
+    """Probabilities in a layout in which the loss takes them: classes second, or last."""
+    loss = FunctionalLoss(observation.model, observation.loss_fn, seed=0)
+    with torch.no_grad():
+        inputs = random_inputs(observation, observation.batch_size, generator)
+        outputs: Any = loss.outputs(loss.parameters, inputs)
+    size = outputs.numel() if isinstance(outputs, Tensor) else 0
+    classes, rest = divmod(size, prod(shape))
+    error = "" if classes and not rest else "outputs that are not one score for each class"
+    for place in (1, -1) if not error else ():
+        hard = torch.arange(prod(shape), device=outputs.device).reshape(shape) % classes
+        soft = one_hot(hard, classes).movedim(-1, place).to(outputs)
+        try:
+            told, found = (loss.loss_of_outputs(outputs, targets) for targets in (hard, soft))
+        except (RuntimeError, TypeError, ValueError, IndexError) as failed:
+            error = f"`{first_line(failed)}`"
+            continue
+        if torch.allclose(told, found, rtol=1e-4, atol=1e-6):
+            return SoftTargets(torch.zeros_like(soft), place)
+        error = f"a loss of {float(found):.4g} where labels give {float(told):.4g}"
+    expected = (
+        "take probabilities of classes in place of labels where these are not known, as"
+        " cross-entropy does, because they are looked for together with the inputs"
+    )
+    raise WrongValue("observation.loss_fn", expected, error, GRANT)
 
 
 @dataclass(frozen=True)

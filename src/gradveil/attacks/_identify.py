@@ -65,20 +65,16 @@ class Identification:
         return float((self.posterior.to(wrong) * wrong).sum())
 
     @property
-    def entropy(self) -> float:
-        """Of the posterior in bits: 0 if it is sure, log₂ N if it knows nothing."""
-        return float(torch.special.entr(self.posterior).sum()) / math.log(2)
-
-    @property
     def bits(self) -> float:
-        """What the message told: log₂ N minus the entropy."""
-        return max(0.0, math.log2(len(self.log_likelihoods)) - self.entropy)
+        """What the message told: log₂ N minus the entropy of the posterior."""
+        nats = math.log(len(self.inputs)) - float(torch.special.entr(self.posterior).sum())
+        return max(0.0, nats / math.log(2))
 
     def rank(self, truth: int) -> float:
         """The place of the true candidate, 1 if it is the most likely; equal ones share theirs."""
         if not 0 <= truth < len(self.log_likelihoods):
             expected = f"be the index of a candidate, below {len(self.log_likelihoods)}"
-            advice = "Where the truth is no candidate, it has no rank; use `mean` and `entropy`."
+            advice = "Where the truth is no candidate, it has no rank; use `mean` and `bits`."
             raise WrongValue("truth", expected, str(truth), advice, assigned=True)
         own = self.log_likelihoods[truth]
         above = int((self.log_likelihoods > own).sum())

@@ -15,7 +15,6 @@ from gradveil._batches import check_classes, check_examples, check_pair, task_of
 from gradveil._checks import WrongValue, check_choice, check_count, check_flag, check_kind
 from gradveil._random import generator_or_fresh, named_stream, seed_from
 from gradveil.defenses import Defense
-from gradveil.mechanisms import AnyMechanism
 from gradveil.messages import LocalSteps, LossFunction, gradient_of
 from gradveil.scoring import Interval, bootstrap_interval, share_interval
 
@@ -144,8 +143,8 @@ class IdentificationReport:
     """Rates and means with 95 % intervals.
 
     Where there is no `reason`, no attacker's mean squared error over the data is below `error`, and
-    none is right more often than `rate`. Place by place: after the examples of a batch were matched to the
-    truth errors may be smaller.
+    none is right more often than `rate`. Place by place: after the examples of a batch were matched
+    to the truth errors may be smaller.
     """
 
     candidates: int
@@ -228,7 +227,6 @@ def identify_trials(
     rest: str = "known",
     neighbours: int = 16,
     one_class: bool = True,
-    public_mechanism: AnyMechanism | None = None,
     local: LocalSteps | None = None,
     generator: torch.Generator | None = None,
 ) -> IdentificationReport:
@@ -279,10 +277,10 @@ def identify_trials(
     """
     check_count(trials, "trials")
     check_count(per_draw, "per_draw")
-    check_kind(defense, "defense", Defense, "Use for example `NoDefense()`.")
     check_choice(rest, "rest", ("known", "unknown"))
-    known = rest == "known" or batch_size == 1
-    _check_work(candidates, batch_size, 1 if known else neighbours)
+    rest = "known" if batch_size == 1 else rest
+    _check_work(candidates, batch_size, 1 if rest == "known" else neighbours)
+    check_kind(defense, "defense", Defense, "Use for example `NoDefense()`.")
     population = Population.of(examples, num_classes, candidates, batch_size, one_class)
     generator = generator_or_fresh(generator)
     starts = range(0, trials, per_draw)
@@ -290,13 +288,13 @@ def identify_trials(
     done: dict[int, list[Trial]] = {n: [] for n in (*TREND, candidates) if n <= candidates}
     client = partial(
         observe, model, loss_fn, threat=ThreatModel(mechanism="known"), num_classes=num_classes,
-        local=local, public_mechanism=public_mechanism, generator=generator,
+        local=local, generator=generator,
     )  # fmt: skip
     for number, draw in enumerate(draws):
-        batches = [population.batch(draw, k) for k in range(len(draw.places))]
+        batches = (population.batch(draw, trial) for trial in range(len(draw.places)))
         messages = [client(batch, deepcopy(defense)) for batch in batches]
         rests = [draw.rest]
-        if not known:
+        if rest == "unknown":
             own = torch.Generator().manual_seed(seed_from(generator))  # the messages stay the same
             sets = population.neighbours(draw, neighbours, own)
             rests = [torch.stack(chosen) for chosen in product(*sets)]
@@ -304,10 +302,9 @@ def identify_trials(
         for one, place in zip(found, draw.places, strict=True):
             for size, judged in done.items():
                 judged.append(_judged(number, one, place, size))
-    told = "known" if known else rest
-    reason = PLANS_ANEW if defense.about.varies and public_mechanism is None else ""
+    reason = PLANS_ANEW if defense.about.varies else ""
     *fewer, whole = (
-        IdentificationReport(size, tuple(judged), batch_size, told, one_class, reason)
+        IdentificationReport(size, tuple(judged), batch_size, rest, one_class, reason)
         for size, judged in done.items()
     )
     return replace(whole, fewer=tuple(fewer))

@@ -30,8 +30,8 @@ TRIAL = 0.2
 class InvertingGradients(LabelledSearch):
     """Minimises D(g(x), y) + total_variation · TV(x) over inputs x in their range.
 
-    D is the cosine distance 1 - ⟨g, y⟩/(‖g‖‖y‖). The attack does as if there were no defense. Labels
-    that the threat model does not grant are taken from the message first (`recover_labels`).
+    D is the cosine distance 1 - ⟨g, y⟩/(‖g‖‖y‖). The attack does as if there were no defense.
+    Labels that the threat model does not grant are read off the message (`recover_labels`).
     `InvertingGradients.paper()` has the paper's settings, `InvertingGradients.strong()` tuned ones.
     It works for FedAvg's updates, too.
 

@@ -201,7 +201,7 @@ def plan_can_be_read(observation: Observation) -> bool:
     Only then the levels of a message say more of the batch than the message's mean does.
     """
     defense = observation.defense
-    if defense is None or observation.mechanism is not None or observation.plan_is_public:
+    if defense is None or observation.mechanism is not None:
         return False
     about = defense.about
     levels = about.private and about.needs.sensitivities and about.family == "noise"

@@ -6,13 +6,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from gradveil._checks import (
-    WrongValue,
-    check_callable,
-    check_count,
-    check_inputs,
-    check_positive,
-)
+from gradveil._checks import WrongValue, check_callable, check_count, check_inputs, check_positive
 from gradveil._random import generator_or_fresh, normal_like
 from gradveil.theory import BoundCase, GaussianPrior, Prior, largest_information
 
@@ -248,15 +242,11 @@ class LearnedPriors:
         )
         return cls(denoiser, samples[kept], known[1])
 
-    def at(
-        self, level: float, *, draws: int = 8, generator: torch.Generator | None = None
-    ) -> LearnedPrior:
+    def at(self, level: float, generator: torch.Generator | None = None) -> LearnedPrior:
         """The prior at noise τ, brought into the range that the denoiser was trained for."""
         low, high = self.denoiser.levels
         level, known = min(max(level, low), high), (self.samples, self.labels)
-        return LearnedPrior.measure(
-            self.denoiser, *known, level=level, draws=draws, generator=generator
-        )
+        return LearnedPrior.measure(self.denoiser, *known, level=level, generator=generator)
 
     def covering(
         self, cases: Sequence[BoundCase], generator: torch.Generator | None = None

@@ -16,12 +16,11 @@ class ImageNet(nn.Module):
     Args:
         shape: (channels, height, width) of one image, height and width divisible by 4.
         classes: How many classes; one more row stands for "not told".
-        width: Channels at half size; twice as many at a quarter.
     """
 
-    def __init__(self, shape: Sequence[int], classes: int, width: int):
+    def __init__(self, shape: Sequence[int], classes: int):
         super().__init__()
-        pixels = 4 * shape[0]
+        pixels, width = 4 * shape[0], 32  # channels at half size; twice as many at a quarter
         self.condition = Condition(classes)
         self.fold, self.unfold = nn.PixelUnshuffle(2), nn.PixelShuffle(2)
         self.enter = nn.Conv2d(pixels, width, 3, padding=1)
@@ -69,9 +68,9 @@ class ImageBlock(nn.Module):
 class VectorNet(nn.Module):
     """A residual perceptron of three hidden layers, for examples that are no images."""
 
-    def __init__(self, shape: Sequence[int], classes: int, width: int):
+    def __init__(self, shape: Sequence[int], classes: int):
         super().__init__()
-        size = math.prod(shape)
+        size, width = math.prod(shape), 128
         self.condition = Condition(classes)
         self.enter, self.leave = nn.Linear(size, width), nn.Linear(width, size)
         self.layers = nn.ModuleList(nn.Linear(width + EMBEDDING, width) for _ in range(3))
@@ -102,11 +101,11 @@ class Condition(nn.Module):
         return told
 
 
-def network_for(shape: Sequence[int], classes: int, width: int | None) -> nn.Module:
+def network_for(shape: Sequence[int], classes: int) -> nn.Module:
     """The network for examples of this shape: an image's sides must be divisible by 4."""
     image = len(shape) == 3 and shape[1] % 4 == 0 and shape[2] % 4 == 0
     if not image:
-        return VectorNet(shape, classes, width or 128)
-    network: nn.Module = ImageNet(shape, classes, width or 32)
+        return VectorNet(shape, classes)
+    network: nn.Module = ImageNet(shape, classes)
     network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     return network

@@ -18,6 +18,8 @@ Nested: TypeAlias = "Tensor | Sequence[Nested]"
 LEVEL = 0.95
 """How often an interval holds the true mean."""
 
+RESAMPLES = 4000
+
 MOST = 0.999
 """The largest share of the draws between a bootstrap interval's ends: more draws would not help."""
 
@@ -38,12 +40,7 @@ class Interval:
         return f"{self.mean:.4g} [{self.low:.4g}, {self.high:.4g}]"
 
 
-def bootstrap_interval(
-    values: Nested,
-    *,
-    resamples: int = 4000,
-    generator: torch.Generator | None = None,
-) -> Interval:
+def bootstrap_interval(values: Nested, *, generator: torch.Generator | None = None) -> Interval:
     """The interval of the mean, all levels of the experiment resampled; right for few groups, too.
 
     Images of one batch are reconstructed together and are not independent: their scatter alone
@@ -65,7 +62,6 @@ def bootstrap_interval(
 
     Args:
         values: A 1-d tensor (images), or nested sequences of them (batches; seeds of batches).
-        resamples: How many.
         generator: For the draws.
 
     >>> batches = [torch.tensor([1.0, 2.0]), torch.tensor([3.0, 4.0])]
@@ -73,7 +69,6 @@ def bootstrap_interval(
     >>> interval.mean, interval.low < 2.5 < interval.high
     (2.5, True)
     """
-    check_count(resamples, "resamples")
     tree = _checked(values)
     while not isinstance(tree, Tensor) and len(tree) == 1:
         tree = tree[0]  # the outermost level at which something varies
@@ -88,9 +83,8 @@ def bootstrap_interval(
         means = torch.tensor([_mean(group) for group in tree], dtype=torch.float64)
         half = quantile * float(means.std()) / math.sqrt(count)
         return Interval(mean, mean - half, mean + half)
-    draws = _draw(tree, resamples, generator_or_fresh(generator))
-    inside = math.erf(quantile * math.sqrt(count / (count - 1)) / math.sqrt(2))
-    inside = min(inside, MOST)
+    draws = _draw(tree, RESAMPLES, generator_or_fresh(generator))
+    inside = min(MOST, math.erf(quantile * math.sqrt(count / (count - 1)) / math.sqrt(2)))
     tails = torch.tensor([(1 - inside) / 2, (1 + inside) / 2], dtype=draws.dtype)
     low, high = torch.quantile(draws, tails).tolist()
     return Interval(mean, low, high)
