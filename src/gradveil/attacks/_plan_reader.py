@@ -158,9 +158,8 @@ class PlanLikelihood:
     """-log p(y | x) = ½ Σ_i ((y_i - μ_i(x))² / Σ_i(x) + log Σ_i(x)), up to a constant.
 
     Σ(x) is the defense's own plan from the moments of x, with random probes that stay the same, so
-    that it is one smooth function of x. The second term is the log-determinant: without it large
-    noise would explain everything. A mechanism that the attacker knows has levels that do not
-    depend on x, and the term is a constant.
+    that it is one smooth function of x. Without the log-determinant large noise would explain
+    everything. Of a mechanism that the attacker knows it is a constant.
     """
 
     def __init__(self, observation: Observation, labels: Tensor, seed: int = 0) -> None:
@@ -168,13 +167,13 @@ class PlanLikelihood:
         self.message, self.sent = observation.message(labels), sent_row(observation)
 
     def __call__(self, inputs: Tensor) -> Tensor:
-        """The cost of one candidate batch, a 0-d float64 tensor, differentiable."""
+        """In float64, differentiable."""
         means, variances = self.levels(inputs)
         errors = (self.sent - means).square() / variances
         return 0.5 * (errors + variances.log()).sum(dtype=torch.float64)
 
     def levels(self, inputs: Tensor) -> tuple[Tensor, Tensor]:
-        """μ(x) and Σ(x) in one row each, differentiable with respect to the inputs."""
+        """μ(x) and Σ(x) in one row each, differentiable."""
         mechanism, defense = self.observation.mechanism, self.observation.defense
         if mechanism is not None:
             values = self.message(inputs)
@@ -201,21 +200,22 @@ def plan_can_be_read(observation: Observation) -> bool:
     Only then the levels of a message say more of the batch than the message's mean does.
     """
     defense = observation.defense
-    if defense is None or observation.mechanism is not None:
+    if defense is None or observation.mechanism is not None or not defense.about.private:
         return False
-    about = defense.about
-    levels = about.private and about.needs.sensitivities and about.family == "noise"
-    return levels and defense.granularity == "parameter"
+    noise = defense.about.needs.sensitivities and defense.about.family == "noise"
+    return noise and defense.granularity == "parameter"
 
 
 def read_image(run: Run, steps: int) -> Tensor | None:
-    """The image (a batch of one) that the noise levels of a layer show; `None` if they cannot.
+    """The image that the noise levels of a layer show, of a batch of one; `None` if they cannot.
 
     The layer is the one that reads the image, else the largest one that meets each example once.
     Pixels themselves are read in closed form; that needs their range. A later layer's input is
     inverted: `steps` annealed steps, and a third as many with a stronger prior.
     """
     seen, low, high = run.observation, run.observation.low, run.observation.high
+    if seen.batch_size > 1 or not plan_can_be_read(seen):
+        return None
     probes, found = random_inputs(seen, 4, run.generator), []
     for call in linear_calls(seen, probes)[0]:
         sent = seen.sent.get(call.weight)
@@ -249,13 +249,11 @@ class PlanReader(LabelledSearch):
     """Minimises ½ Σ_i ((y_i - g_i(x))² / Σ_i(x) + log Σ_i(x)) + E(x), Σ(x) the plan at x.
 
     Optimal noise that is planned from the private batch has the variance λ s_i(x) / |g_i(x)|: its
-    levels depend on the batch, and they can be read however large the noise is. For one example
-    the columns of a linear layer show the layer's input, `read_columns`: pixels where the layer
-    reads the image, else features, which are inverted. From there and from noise it descends on the
-    cost above, with total variation as E, and the most likely end wins.
-
-    Where the plan is public, or the same for all entries, the second term is a constant and there
-    is nothing to read: what is left is the likelihood of the message.
+    levels can be read however large the noise is. For one example the columns of a linear layer
+    show the layer's input, `read_columns`: pixels where the layer reads the image, else features,
+    which are inverted. From there and from noise it descends on the cost above, with total
+    variation as E, and the most likely end wins. Where the plan is public, or the same for all
+    entries, what is left is the likelihood of the message.
 
     Args:
         steps: For inverting features.
@@ -273,28 +271,19 @@ class PlanReader(LabelledSearch):
     def search(self, run: Run) -> Reconstruction:
         """The most likely end; the defense or the mechanism must be known."""
         check_known(run.observation)
-        drawn = run.clamp(run.noise(1)[0])
-        return self._best(run, [*self._read(run), drawn])
+        drawn, image = run.clamp(run.noise(1)[0]), read_image(run, self.steps)
+        return self._best(run, [drawn] if image is None else [image, drawn])
 
     def improve(self, run: Run, result: Reconstruction) -> Reconstruction:
-        """The same from another attack's result beside what is read; labels are known.
-
-        The result itself is returned where nothing is read, or nothing that is more likely.
-        """
+        """The same from another attack's result beside what is read, if anything is."""
         run = replace(run, watch=Watch(self.time_budget), progress=self.progress)
-        read = self._read(run)
-        return self._best(run, [*read, result.inputs]) if read else result
-
-    def _read(self, run: Run) -> list[Tensor]:
-        """The image that the levels show, if there is one."""
-        alone = run.observation.batch_size == 1 and plan_can_be_read(run.observation)
-        image = read_image(run, self.steps) if alone else None
-        return [] if image is None else [image]
+        image = read_image(run, self.steps)
+        return result if image is None else self._best(run, [image, result.inputs])
 
     def _best(self, run: Run, starts: Sequence[Tensor]) -> Reconstruction:
         """Each start descends; the most likely end wins."""
-        seen, energy = run.observation, TotalVariation(6.0)
-        likelihood = PlanLikelihood(seen, run.labels, seed_from(run.generator) % 2**31)
+        seed, energy = seed_from(run.generator) % 2**31, TotalVariation(6.0)
+        likelihood = PlanLikelihood(run.observation, run.labels, seed)
 
         def cost(inputs: Tensor, progress: float) -> Tensor:
             return likelihood(inputs) + energy(inputs)

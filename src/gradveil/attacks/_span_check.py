@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import combinations
+from itertools import combinations, groupby
 from typing import Any, NamedTuple
 
 import torch
@@ -61,18 +61,13 @@ def linear_inputs(message: TokenGradient, ids: Tensor) -> list[LinearInput]:
     parameters = message.parameters
     with torch.no_grad(), _Watch(parameters) as watch:
         message.loss.outputs(parameters, ids)
-    groups: list[tuple[Tensor, list[tuple[str, bool]]]] = []
-    for inputs, name, transposed in watch.found:
-        if groups and groups[-1][0] is inputs:
-            groups[-1][1].append((name, transposed))
-        else:
-            groups.append((inputs, [(name, transposed)]))
-    rows = ids.numel()
-    return [
-        LinearInput(weights, inputs.reshape(*ids.shape, -1))
-        for inputs, weights in groups
-        if inputs.numel() == rows * inputs.shape[-1]
-    ]
+    found: list[LinearInput] = []
+    for _, group in groupby(watch.found, lambda use: id(use[0])):
+        (inputs, *_), *_ = uses = list(group)
+        if inputs.numel() == ids.numel() * inputs.shape[-1]:
+            weights = [(name, transposed) for _, name, transposed in uses]
+            found.append(LinearInput(weights, inputs.reshape(*ids.shape, -1)))
+    return found
 
 
 def first_inputs(message: TokenGradient, length: int, tokens: int) -> Tensor:
@@ -195,12 +190,10 @@ def assemble(
     Sequences that are drawn from the candidates are improved one token at a time, and the best ones
     of at most eight starts for each are taken; they count as found if their costs are within 1 of
     the best one's. Places that the first layer did not decide get their likeliest token, and are
-    not looked at.
-    Spans are by the number of the linear input; the first layer's is not needed.
+    not looked at. Spans are by the number of the linear input; the first layer's is not needed.
     """
-    choices = [
-        t if known else t[:1] for t, known in zip(places.tokens, places.decided, strict=True)
-    ]
+    pairs = zip(places.tokens, places.decided, strict=True)
+    choices = [tokens if known else tokens[:1] for tokens, known in pairs]
     counted = torch.tensor(places.decided, dtype=torch.float64)
 
     def costs_of(ids: Tensor) -> Tensor:
@@ -211,15 +204,6 @@ def assemble(
         inputs = linear_inputs(text.message, ids)
         parts = [(distances(span, inputs[k].inputs) + 1e-7).log() for k, span in spans.items()]
         return torch.stack(parts).mean(0) @ counted / counted.sum()
-
-    def start() -> Tensor:
-        """In each place one of the tokens that the sequences so far use least."""
-        ids = []
-        for place, tokens in enumerate(choices):
-            used = torch.tensor([sum(int(f[place] == t) for f in found) for t in tokens])
-            least = tokens[used == used.min()]
-            ids.append(least[torch.randint(len(least), (), generator=generator)])
-        return torch.stack(ids)
 
     def improved(ids: Tensor) -> Tensor:
         """Up to three rounds over all places, as long as they help."""
@@ -235,10 +219,9 @@ def assemble(
                 break
         return ids
 
-    found: list[Tensor] = []
-    size = len(text.blank)
+    found, size = list[Tensor](), len(text.blank)
     for _ in range(8 * size):
-        ids = improved(start())
+        ids = improved(_unused(choices, found, generator))
         if not any(torch.equal(ids, other) for other in found):
             found.append(ids)
         costs = costs_of(torch.stack(found))
@@ -246,6 +229,16 @@ def assemble(
             break
     best = torch.stack(found)[costs.argsort()][:size]
     return best[torch.arange(size) % len(best)]
+
+
+def _unused(choices: list[Tensor], found: list[Tensor], generator: torch.Generator) -> Tensor:
+    """In each place one of the tokens that the sequences found so far use least."""
+    ids = []
+    for place, tokens in enumerate(choices):
+        used = torch.tensor([sum(int(other[place] == t) for other in found) for t in tokens])
+        least = tokens[used == used.min()]
+        ids.append(least[torch.randint(len(least), (), generator=generator)])
+    return torch.stack(ids)
 
 
 class TokenSearch:
@@ -364,12 +357,12 @@ class SpanCheck(Search):
         if later and len(start) > 1 and any(places.decided):
             start = assemble(text, later, places, generator, watch)
         search = TokenSearch(text, start, generator, watch)
-        tell = self.progress or (lambda *_: None)
-        tell(1, 2, search.cost)
+        if self.progress is not None:
+            self.progress(1, 2, search.cost)
         search.improve(places, self.sweeps)
-        tell(2, 2, search.cost)
-        ids, status = search.ids, search.status
-        return Reconstruction(ids, text.targets(ids), search.cost, status=status)
+        if self.progress is not None:
+            self.progress(2, 2, search.cost)
+        return Reconstruction(search.ids, text.targets(search.ids), search.cost, search.status)
 
 
 def _spans(text: Text) -> dict[int, Tensor]:
