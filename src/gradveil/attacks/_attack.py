@@ -50,8 +50,7 @@ Own = TypeVar("Own", bound="Attack")
 class Attack(ABC):
     """A way to rebuild the private batch from an Observation.
 
-    A new attack is one small file: implement `__call__`. A dataclass with the fields `steps`,
-    `time_budget` or `progress` can be `configured` without more code.
+    A new attack is one small file: implement `__call__`.
 
     >>> class Blank(Attack):
     ...     def __call__(self, observation, generator=None):
@@ -86,10 +85,10 @@ class Attack(ABC):
         if not is_dataclass(self):
             return self
         own = {field.name: getattr(self, field.name) for field in fields(self) if field.init}
+        if time_budget is not None and own.get("time_budget") is not None:
+            time_budget = min(time_budget, own["time_budget"])
         given = {"steps": steps, "time_budget": time_budget, "progress": progress}
         changes: dict[str, Any] = {k: v for k, v in given.items() if k in own and v is not None}
-        if "time_budget" in changes and own["time_budget"] is not None:
-            changes["time_budget"] = min(changes["time_budget"], own["time_budget"])
         return replace(self, **changes) if changes else self
 
 

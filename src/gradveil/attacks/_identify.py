@@ -4,6 +4,7 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -13,8 +14,7 @@ from gradveil._checks import WrongValue, check_inputs
 from gradveil._random import generator_or_fresh
 from gradveil._typing import Tensors
 from gradveil.defenses import Defended
-from gradveil.mechanisms import AnyMechanism
-from gradveil.messages import Message, gradient_of, values_of
+from gradveil.messages import gradient_of, values_of
 
 from ._likelihood import Doubt, doubt_between, log_likelihoods, same_noise
 from ._observation import Observation, check_known, check_observation
@@ -67,8 +67,8 @@ class Identification:
     @property
     def bits(self) -> float:
         """What the message told: log₂ N minus the entropy of the posterior."""
-        nats = math.log(len(self.inputs)) - float(torch.special.entr(self.posterior).sum())
-        return max(0.0, nats / math.log(2))
+        entropy = float(torch.special.entr(self.posterior).sum()) / math.log(2)
+        return max(0.0, math.log2(len(self.log_likelihoods)) - entropy)
 
     def rank(self, truth: int) -> float:
         """The place of the true candidate, 1 if it is the most likely; equal ones share theirs."""
@@ -89,9 +89,7 @@ class Candidates:
     observation: Observation
     """Of the model, the loss and the kind of message."""
     inputs: Tensor
-    """One row for each candidate."""
     targets: Tensor
-    """The label of each candidate."""
     rest: tuple[Tensor, Tensor] | None
     """The other examples of the batch, in the client's order."""
 
@@ -99,19 +97,15 @@ class Candidates:
         return len(self.inputs)
 
     def batch(self, index: int) -> tuple[Tensor, Tensor]:
-        """The inputs and the labels of the whole batch with this candidate."""
+        """The whole batch with this candidate."""
         own = self.inputs[index : index + 1], self.targets[index : index + 1]
         if self.rest is None:
             return own
         inputs, targets = (torch.cat(pair) for pair in zip(own, self.rest, strict=True))
         return inputs, targets
 
-    def message(self, index: int) -> Message:
-        """What a client with this candidate would send, as a function of the inputs."""
-        return self.observation.message(self.batch(index)[1])
-
     def defended(self, index: int, generator: torch.Generator) -> Defended:
-        """What the defense does to the batch with this candidate."""
+        """What the defense does to it."""
         defense, (inputs, targets) = self.observation.defense, self.batch(index)
         assert defense is not None
         message = self.observation.plain_message(targets)
@@ -120,12 +114,12 @@ class Candidates:
     def values(self) -> Iterator[Tensors]:
         """The undefended message with each candidate, one after the other."""
         for index in range(len(self)):
-            yield values_of(self.message(index), self.batch(index)[0])
+            inputs, targets = self.batch(index)
+            yield values_of(self.observation.message(targets), inputs)
 
 
 PAIRS = 8
 """Candidates at which the attacker plans twice, to see how far two plans are apart."""
-
 
 NUMBERS = 2**24
 """Up to how many numbers the messages of several candidates have that are held at a time."""
@@ -136,7 +130,7 @@ def likelihood_table(
 ) -> Tensor:
     """log p(sent | candidate), float64, a row for each observation and a column for each candidate.
 
-    The candidates outside, some at a time: memory for few messages beside those that were sent.
+    Some candidates at a time: memory for few messages beside those that were sent.
     """
     table = torch.empty(len(observations), len(candidates), dtype=torch.float64)
     sent = [observation.sent for observation in observations]
@@ -145,10 +139,9 @@ def likelihood_table(
             found = log_likelihoods(step.mechanism, [step.values], sent, doubt)
             table[:, column] = found[:, 0].cpu()
         return table
-    plans: list[tuple[AnyMechanism, list[int]]] = []
+    plans: list[tuple[Any, list[int]]] = []
     for row, observation in enumerate(observations):
         own = observation.mechanism
-        assert own is not None
         rows = next((rows for plan, rows in plans if same_noise(plan, own)), [])
         if not rows:
             plans.append((own, rows))
@@ -190,25 +183,19 @@ class Identify:
     model, the defense and its settings. Its candidates are public examples; the truth may be among
     them or not. Nothing is optimised: one message for each candidate, and the likelihood of what
     was sent under the mechanism. So no attacker with the same knowledge is right more often, as far
-    as the likelihood is exact: of a plan from the private batch with estimated sensitivities it is
-    an estimate, and one who measures them better can be right a little more often.
+    as the likelihood is exact.
 
-    - A mechanism that is told (`observation.mechanism`), or that does not depend on the batch, is
-      the same for all candidates.
-    - Where the plan comes from the private batch, it is evidence. The attacker plans at each
-      candidate's batch with probes of its own, and counts the log-determinant,
-      log p_k = -½ Σ_i ((y_i - g_ki)² / Σ_ki + log Σ_ki).
-    - Sensitivities are estimates, the client's and the attacker's own. How far two plans from one
-      batch are apart is measured at eight candidates (`Doubt`): levels that differ make the normal
-      densities Student's, a mask that differs has a probability for an entry to be on the other
-      side, steps of rounding are log-normal. What can be computed exactly (isotropic noise,
-      magnitude pruning) has no such doubt.
-    - Entries without noise, and cells of rounding, are compared up to rounding errors.
+    Where the plan comes from the private batch, it is evidence: the attacker plans at each
+    candidate's batch with probes of its own, and log p_k = -½ Σ_i ((y_i - g_ki)² / Σ_ki + log Σ_ki)
+    has the log-determinant. With estimated sensitivities it is an estimate, and one who measures
+    them better can be right a little more often. How far two plans from one batch are apart is
+    measured at eight candidates (`Doubt`): levels that differ make the normal densities Student's,
+    a mask that differs has a probability for an entry to be on the other side, steps of rounding
+    are log-normal. Isotropic noise and magnitude pruning have no such doubt.
 
     Args:
         candidates: The inputs, and the label of each: one of them is the batch's first example.
-        rest: The inputs and labels of the other examples in the client's order; `None` if there
-            are none.
+        rest: The other examples in the client's order, and their labels.
 
     >>> model, labels = torch.nn.Linear(3, 2), torch.tensor([0, 0])
     >>> images = torch.tensor([[1.0, 0.0, 0.0], [0.0, 5.0, 0.0]])

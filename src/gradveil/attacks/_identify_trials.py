@@ -180,11 +180,6 @@ class IdentificationReport:
         return replace(found, low=min(found.low, drawn.low), high=max(found.high, drawn.high))
 
     @property
-    def rank(self) -> Interval:
-        """The mean place of the truth; (N + 1)/2 is chance."""
-        return self._interval([trial.rank for trial in self.trials])
-
-    @property
     def bits(self) -> Interval:
         """What a message tells in the mean: log₂ N minus the mean entropy of the posterior."""
         return self._interval([trial.bits for trial in self.trials], log2(self.candidates))

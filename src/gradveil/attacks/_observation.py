@@ -85,7 +85,7 @@ class ThreatModel:
             expected = f"have labels='known' or 'unknown' {where}"
             raise WrongValue("threat", expected, f"labels='counts' with {task}")
 
-    def told(self, targets: Tensor, classes: int | None) -> dict[str, Tensor | None]:
+    def told(self, targets: Tensor, classes: int | None) -> dict[str, Any]:
         """The `labels` and the `label_counts` that the attacker gets."""
         task, counts = task_of(targets), None
         self.check_task(task)

@@ -16,19 +16,15 @@ Multiply = Callable[[Tensor], Tensor]
 
 
 class Energy(Protocol):
-    """-log p(x) up to a constant, with its curvature for second-order steps."""
+    """-log p(x) of a batch up to a constant, one number; with what second-order steps need."""
 
-    def __call__(self, inputs: Tensor) -> Tensor:
-        """The energy of a batch (examples first), one number."""
-        ...
+    def __call__(self, inputs: Tensor) -> Tensor: ...
 
     def gradient(self, inputs: Tensor) -> Tensor:
         """∇E, where need be of a smoothed E."""
-        ...
 
     def curvature(self, inputs: Tensor) -> Multiply:
         """v ↦ H v with a positive semi-definite H that stands for ∇²E."""
-        ...
 
 
 def total_variation(inputs: Tensor, corner: float = 0.0) -> Tensor:
@@ -39,11 +35,11 @@ def total_variation(inputs: Tensor, corner: float = 0.0) -> Tensor:
     """
     if inputs.dim() < 3:
         return inputs.new_zeros(())
-    sizes = (
+    rows, columns = (
         (difference.square() + corner**2).sqrt() if corner > 0 else difference.abs()
         for difference in _differences(inputs)
     )
-    return torch.as_tensor(sum(size.sum() for size in sizes) / inputs.numel())
+    return (rows.sum() + columns.sum()) / inputs.numel()
 
 
 def _differences(inputs: Tensor) -> tuple[Tensor, Tensor]:
@@ -70,7 +66,6 @@ class TotalVariation:
         check_positive(self.corner, "corner")
 
     def __call__(self, inputs: Tensor) -> Tensor:
-        """The energy."""
         return self.strength * total_variation(inputs) * inputs.numel()
 
     def gradient(self, inputs: Tensor) -> Tensor:
@@ -105,7 +100,6 @@ class Quadratic:
     """v ↦ Λ v."""
 
     def __call__(self, inputs: Tensor) -> Tensor:
-        """The energy."""
         centred = self._centred(inputs)
         return 0.5 * (centred * self.multiply(centred)).sum()
 
@@ -147,25 +141,22 @@ class Denoised:
     splitting, the message's best fit near D(x). The attack ends with such steps along falling
     levels (Zhang et al., "Plug-and-play image restoration with deep denoiser prior", 2021): first
     the outline of an image, then its details.
-
-    Args:
-        denoiser: Trained on public examples in the units of the inputs.
-        level: τ at the end; `None`: that at which an image with noise tells at least as much of
-            every direction as the message, where errors are smallest in the mean. Below it the
-            denoiser adds details that the message does not show.
     """
 
     denoiser: Denoiser
+    """Trained on public examples in the units of the inputs."""
     level: float | None = None
+    """τ at the end; `None`: that at which an image with noise tells at least as much of every
+    direction as the message, where errors are smallest in the mean. Below it the denoiser adds
+    details that the message does not show."""
     labels: Tensor | None = None
     """Of the images, where the denoiser is to be told them."""
 
     def __call__(self, inputs: Tensor) -> Tensor:
-        """The energy; differentiated, it is the negative score."""
         return self.near(inputs)(inputs)
 
     def gradient(self, inputs: Tensor) -> Tensor:
-        """(x - D(x)) / τ² for each example."""
+        """(x - D(x)) / τ², the negative score."""
         return self.near(inputs).gradient(inputs)
 
     def curvature(self, inputs: Tensor) -> Multiply:

@@ -44,7 +44,6 @@ class _Watch(TorchFunctionMode):
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
-        """Call it, and note its input where its weight is a parameter."""
         place = {F.linear: 0, torch.addmm: 1}.get(func)
         if place is not None and len(args) > place + 1:
             name = self._names.get(id(args[place + 1]))
@@ -54,10 +53,7 @@ class _Watch(TorchFunctionMode):
 
 
 def linear_inputs(message: TokenGradient, ids: Tensor) -> list[LinearInput]:
-    """The inputs of linear maps in the order of use, those with one row for each token.
-
-    Maps that read the same tensor are put together.
-    """
+    """The inputs of linear maps in the order of use, those with one row for each token."""
     parameters = message.parameters
     with torch.no_grad(), _Watch(parameters) as watch:
         message.loss.outputs(parameters, ids)
@@ -275,7 +271,7 @@ class TokenSearch:
                 return
 
     def _trials(self, places: Places) -> Iterator[Tensor]:
-        """The ids with one change, as they are when it is asked for.
+        """The ids, as they are when it is asked for, with one change.
 
         Pairs of sequences change places, where labels differ; each place tries its candidates, and
         to swap with other sequences' and with others of its own.

@@ -75,9 +75,7 @@ class Denoiser:
         Args:
             samples: Examples first. Keep some back: only on others its error means anything.
             labels: A class for each sample. It then denoises with or without being told the class.
-            steps: Of the optimiser.
             generator: Of weights, batches, levels and noise: equal seeds give equal denoisers.
-            progress: Called with (step, steps, loss).
         """
         check_samples(samples, labels)
         check_count(steps, "steps")
@@ -132,13 +130,7 @@ class Denoiser:
     def __call__(
         self, noisy: Tensor, level: float | Tensor, labels: Tensor | None = None
     ) -> Tensor:
-        """The best guess of each example.
-
-        Args:
-            noisy: Examples first.
-            level: τ, for all or for each of them.
-            labels: Their classes, where they are known and it was trained with classes.
-        """
+        """The best guess of each example, from its level τ and its class as far as it is known."""
         level = torch.as_tensor(level, dtype=noisy.dtype, device=noisy.device).expand(len(noisy))
         own = level.view(-1, *[1] * (noisy.dim() - 1))
         variance = self.spread**2 + own**2

@@ -24,7 +24,7 @@ def _linear_score(
 ) -> tuple[Tensor, Callable[[Tensor, Tensor | None], Tensor]]:
     """(C + τ²)⁻¹, C the samples' covariance (within classes), and ℓ(z) = -(C + τ²)⁻¹ (z - μ).
 
-    ℓ, the best linear score, has μ of the class where labels are told; one row for each example.
+    That is the best linear score, with μ of the class where labels are told.
     """
     prior = GaussianPrior.fit(samples, labels=labels)
     smoothed = prior.covariance + level**2 * torch.eye(len(prior.covariance)).to(prior.mean)
@@ -61,8 +61,7 @@ def score_information(
     (tr(P A) / tr(P M))². In the mean over many entries A is known well; entry by entry it is not,
     for t is mostly noise. J_P is at most 1 / τ². It is never more than there is but for chance.
 
-    Returns:
-        J_P, and E‖D(z) - x‖² per entry.
+    Returns J_P, and E‖D(z) - x‖² per entry.
     """
     known, linear = _linear_score(samples, labels, level)
     size = samples[0].numel()
@@ -119,20 +118,17 @@ class LearnedPrior(Prior):
     upwards**. A better denoiser can only lower them; they are never above those of the fitted
     Gaussian.
 
-    Args:
-        information: J_τ of one example, shape (n, n), positive definite and at most 1 / τ².
-        level: τ.
-        name: How a bound refers to it.
-        error: The denoiser's mean squared error per entry on held-out samples, above MMSE(τ) / n.
-
     >>> LearnedPrior(torch.eye(3), level=0.5).level
     0.5
     """
 
     information: Tensor
+    """J_τ of one example, shape (n, n), positive definite and at most 1 / τ²."""
     level: float
+    """τ."""
     name: str = "learned"
     error: float | None = None
+    """The denoiser's mean squared error per entry on held-out samples, above MMSE(τ) / n."""
     precision: Tensor = field(init=False, repr=False)
     covariance: Tensor = field(init=False, repr=False)
 
@@ -176,7 +172,6 @@ class LearnedPrior(Prior):
             labels: Their classes, where the attacker is told them.
             level: τ. For a message of information J_D: 1 / √λ, λ the largest eigenvalue.
             draws: How often each sample gets noise.
-            generator: Of the noise.
         """
         check_callable(denoiser, "denoiser", "Use `Denoiser.fit(samples)`.")
         check_samples(samples, labels)
@@ -227,20 +222,17 @@ class LearnedPriors:
         generator: torch.Generator | None = None,
         progress: Progress | None = None,
     ) -> "LearnedPriors":
-        """Train a denoiser on four fifths of the samples and keep the rest to measure on.
-
-        Args: as for `Denoiser.fit`.
-        """
+        """`Denoiser.fit` on four fifths of the samples; the rest is kept to measure on."""
         check_samples(samples, labels, least=2 * HELD_OUT)
         check_count(steps, "steps")
         generator = generator_or_fresh(generator)
         order = torch.randperm(len(samples), generator=generator).to(samples.device)
         taught, kept = order[len(samples) // HELD_OUT :], order[: len(samples) // HELD_OUT]
-        known = (None, None) if labels is None else (labels[taught], labels[kept])
+        known, others = (None, None) if labels is None else (labels[taught], labels[kept])
         denoiser = Denoiser.fit(
-            samples[taught], known[0], steps=steps, generator=generator, progress=progress
+            samples[taught], known, steps=steps, generator=generator, progress=progress
         )
-        return cls(denoiser, samples[kept], known[1])
+        return cls(denoiser, samples[kept], others)
 
     def at(self, level: float, generator: torch.Generator | None = None) -> LearnedPrior:
         """The prior at noise τ, brought into the range that the denoiser was trained for."""

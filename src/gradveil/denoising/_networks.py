@@ -11,12 +11,7 @@ EMBEDDING = 64
 
 
 class ImageNet(nn.Module):
-    """A UNet of three sizes: half the image (four pixels become channels), a quarter and back.
-
-    Args:
-        shape: (channels, height, width) of one image, height and width divisible by 4.
-        classes: How many classes; one more row stands for "not told".
-    """
+    """A UNet of three sizes: half the image (four pixels become channels), a quarter and back."""
 
     def __init__(self, shape: Sequence[int], classes: int):
         super().__init__()
@@ -58,7 +53,7 @@ class ImageBlock(nn.Module):
         self.second = nn.Conv2d(channels, channels, 3, padding=1)
 
     def forward(self, hidden: Tensor, told: Tensor) -> Tensor:
-        """The hidden maps after the block."""
+        """The maps after the block."""
         scale, shift = self.told(told)[:, :, None, None].chunk(2, dim=1)
         inner = self.first(nn.functional.silu(hidden)) * (1 + scale) + shift
         moved: Tensor = hidden + self.second(nn.functional.silu(inner))
@@ -86,7 +81,7 @@ class VectorNet(nn.Module):
 
 
 class Condition(nn.Module):
-    """The embedding of a noise level and a class."""
+    """The embedding of a noise level and a class, with a row more for "not told"."""
 
     def __init__(self, classes: int) -> None:
         super().__init__()

@@ -91,17 +91,16 @@ def bootstrap_interval(values: Nested, *, generator: torch.Generator | None = No
 
 
 def _checked(values: Nested) -> Nested:
+    found = f"{type(values).__name__} ({values!r})"
     if isinstance(values, Tensor):
         values = values.detach().to("cpu", torch.float64)
         if values.dim() == 1 and len(values) > 0 and all_finite(values):
             return values
-        description = f"a tensor of shape {tuple(values.shape)}, finite: {all_finite(values)}"
+        found = f"a tensor of shape {tuple(values.shape)}, finite: {all_finite(values)}"
     elif isinstance(values, Sequence) and len(values) > 0 and not isinstance(values, str):
         return [_checked(child) for child in values]
-    else:
-        description = f"{type(values).__name__} ({values!r})"
     expected = "be a non-empty, finite 1-d tensor of values of images, or nested sequences of them"
-    raise WrongValue("values", expected, description, "Drop what failed, and pass the rest.")
+    raise WrongValue("values", expected, found, "Drop what failed, and pass the rest.")
 
 
 def _draw(values: Nested, count: int, generator: torch.Generator) -> Tensor:
@@ -182,15 +181,14 @@ def gain_over_guess(errors: Tensor, guesses: Tensor) -> Tensor:
 
 
 def against_guess(gains: Nested, generator: torch.Generator | None = None) -> AgainstGuess:
-    """The gains of images, batches and seeds (`gain_over_guess`) with their interval.
+    """From the gains of images, batches and seeds (`gain_over_guess`).
 
     >>> against_guess(torch.tensor([2.0, 3.0, 2.5])).works
     True
     >>> against_guess(torch.tensor([-2.0, 3.0, 2.5])).works
     False
     """
-    flat = _flat(gains)
-    gain = bootstrap_interval(gains, generator=generator)
+    flat, gain = _flat(gains), bootstrap_interval(gains, generator=generator)
     return AgainstGuess(gain, int((flat >= COPY).sum()), len(flat))
 
 
