@@ -4,22 +4,21 @@ from collections.abc import Sequence
 from copy import deepcopy
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import product
-from math import log, log2
+from math import log2
 from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 from gradveil._batches import check_classes, check_examples, check_pair, task_of
-from gradveil._checks import WrongValue, check_choice, check_count, check_flag, check_kind
-from gradveil._random import generator_or_fresh, named_stream, seed_from
+from gradveil._checks import WrongValue, check_count, check_flag, check_kind
+from gradveil._random import generator_or_fresh, named_stream
 from gradveil.defenses import Defense
 from gradveil.messages import LocalSteps, LossFunction, gradient_of
 from gradveil.scoring import Interval, bootstrap_interval, share_interval
 
 from ._identify import Identification, Identify
-from ._observation import Observation, ThreatModel, observe
+from ._observation import ThreatModel, observe
 
 Examples = tuple[Tensor, Tensor]
 """Inputs and targets."""
@@ -101,24 +100,6 @@ class Population(NamedTuple):
         picked = torch.randint(needed, (count,), generator=generator, device=generator.device)
         return Draw(chosen, picked.tolist(), rest)
 
-    def neighbours(self, draw: Draw, count: int, generator: torch.Generator) -> list[Tensor]:
-        """For each of the other places of the batch up to `count` examples, the true one first.
-
-        Fewer where fewer are left: whoever has fewer to choose from knows more.
-        """
-        order = torch.randperm(len(self.inputs), generator=generator)
-        free = ~torch.isin(order, torch.cat([draw.candidates, draw.rest]))
-        labels, sets = self.targets.cpu(), []
-        for own in draw.rest:
-            fitting = free & (labels[order] == labels[own]) if self.one_class else free
-            others = fitting.nonzero().flatten()[: count - 1]
-            if not len(others):
-                expected = "hold more than the candidates, for the other places of the batch"
-                raise WrongValue("examples", expected, "none that is left", FEWER)
-            free[others] = False
-            sets.append(torch.cat([own[None], order[others]]))
-        return sets
-
 
 @dataclass(frozen=True)
 class Trial:
@@ -151,8 +132,6 @@ class IdentificationReport:
     """N, how many there were to choose from."""
     trials: tuple[Trial, ...]
     batch_size: int = 1
-    rest: str = "known"
-    """"known": he knows the rest of the batch. "unknown": he is told candidates for it."""
     one_class: bool = True
     """Whether the attacker knows the label: all candidates have it."""
     reason: str = ""
@@ -219,8 +198,6 @@ def identify_trials(
     batch_size: int = 1,
     trials: int = 20,
     per_draw: int = 1,
-    rest: str = "known",
-    neighbours: int = 16,
     one_class: bool = True,
     local: LocalSteps | None = None,
     generator: torch.Generator | None = None,
@@ -254,10 +231,6 @@ def identify_trials(
         trials: How many messages in all.
         per_draw: Trials that share candidates and rest. Where the plan depends on the batch, the
             attacker plans once for each candidate and draw.
-        rest: What the attacker is told of the other examples of the batch: "known", or "unknown",
-            which is closer to an attacker who is told nothing: `neighbours` candidates for each of
-            them, the true one included, summed over in all combinations.
-        neighbours: How many, or as many as are left.
         one_class: Whether all candidates of a draw have the same label, which the attacker knows.
             Classes with fewer than N examples are left out of the mean over the data.
 
@@ -270,11 +243,9 @@ def identify_trials(
     >>> report.rate.mean, report.holds
     (1.0, True)
     """
-    check_count(trials, "trials")
-    check_count(per_draw, "per_draw")
-    check_choice(rest, "rest", ("known", "unknown"))
-    rest = "known" if batch_size == 1 else rest
-    _check_work(candidates, batch_size, 1 if rest == "known" else neighbours)
+    counts = {"candidates": candidates, "batch_size": batch_size, "trials": trials}
+    for name, value in {**counts, "per_draw": per_draw}.items():
+        check_count(value, name)
     check_kind(defense, "defense", Defense, "Use for example `NoDefense()`.")
     population = Population.of(examples, num_classes, candidates, batch_size, one_class)
     generator = generator_or_fresh(generator)
@@ -288,50 +259,17 @@ def identify_trials(
     for number, draw in enumerate(draws):
         batches = (population.batch(draw, trial) for trial in range(len(draw.places)))
         messages = [client(batch, deepcopy(defense)) for batch in batches]
-        rests = [draw.rest]
-        if rest == "unknown":
-            own = torch.Generator().manual_seed(seed_from(generator))  # the messages stay the same
-            sets = population.neighbours(draw, neighbours, own)
-            rests = [torch.stack(chosen) for chosen in product(*sets)]
-        found = marginal(population, draw, messages, rests, generator)
+        known = population.at(draw.rest) if batch_size > 1 else None
+        found = Identify(population.at(draw.candidates), known).many(messages, generator)
         for one, place in zip(found, draw.places, strict=True):
             for size, judged in done.items():
                 judged.append(_judged(number, one, place, size))
     reason = PLANS_ANEW if defense.about.varies else ""
     *fewer, whole = (
-        IdentificationReport(size, tuple(judged), batch_size, rest, one_class, reason)
+        IdentificationReport(size, tuple(judged), batch_size, one_class, reason)
         for size, judged in done.items()
     )
     return replace(whole, fewer=tuple(fewer))
-
-
-def _check_work(candidates: int, batch_size: int, neighbours: int) -> None:
-    """Require counts, and no more cases than can be gone through."""
-    counts = {"candidates": candidates, "batch_size": batch_size, "neighbours": neighbours}
-    for name, value in counts.items():
-        check_count(value, name)
-    work = candidates * neighbours ** (batch_size - 1)
-    if work > 2**16:
-        expected = f"give at most {2**16} cases, candidates · neighbours^(batch_size - 1)"
-        cases = f"{candidates}, {neighbours} and {batch_size}: {work}"
-        raise WrongValue("candidates", expected, cases, "Ask for fewer, or use rest='known'.")
-
-
-def marginal(
-    population: Population,
-    draw: Draw,
-    messages: list[Observation],
-    rests: Sequence[Tensor],
-    generator: torch.Generator,
-) -> list[Identification]:
-    """log Σ_r p(sent | candidate, r) / R over the R possible rests of the batch."""
-    candidates, found = population.at(draw.candidates), []
-    for rest in rests:
-        known = population.at(rest) if len(rest) else None
-        each = Identify(candidates, known).many(messages, generator)
-        found.append(torch.stack([one.log_likelihoods for one in each]))
-    logs = torch.stack(found).logsumexp(0) - log(len(found))
-    return [Identification(row, candidates[0]) for row in logs]
 
 
 def _judged(number: int, found: Identification, place: int, size: int) -> Trial:

@@ -12,6 +12,7 @@ from torch import Tensor
 from torch.distributions import Normal, StudentT
 
 from gradveil._checks import WrongType, check_structure, check_values
+from gradveil._tensors import flatten
 from gradveil._typing import Level, Tensors
 from gradveil.mechanisms import (
     LaplaceMechanism,
@@ -36,9 +37,8 @@ EXACT = 1e-8
 class Doubt:
     """How far two plans from the same values, each with random probes of its own, are apart.
 
-    Noise levels, steps and masks that follow from sensitivities are estimates. Who plans again
-    gets nearly the same ones, and this says how nearly. With D_i = log Σ_ii - log Σ'_ii of two
-    plans, D_i is a part that all entries of a tensor share, and a part of its own.
+    With D_i = log Σ_ii - log Σ'_ii of two plans, D_i is a part that all entries of a tensor share,
+    and a part of its own.
     """
 
     levels: Mapping[str, float] = field(default_factory=dict)
@@ -84,16 +84,13 @@ def doubt_between(one: Any, other: Any, like: Tensors) -> Doubt:
         levels[name] = float((some - some.mean()).square().mean())
     if not isinstance(one, Mechanism) or one.keep is None or other.keep is None:
         return Doubt(levels, shared)
-    own, its = as_tensors(one.keep, like), as_tensors(other.keep, like)
-    pairs = [(own[name].double(), its[name].double()) for name in own]
+    own, its = (flatten(as_tensors(plan.keep, like)).double() for plan in (one, other))
 
-    def share(parts: list[tuple[Tensor, Tensor]]) -> float:
+    def share(where: Tensor) -> float:
         """Of what the other keeps; with half an entry more on either side, never 0 or 1."""
-        both, all_of_it = (sum(float(part[k].sum()) for part in parts) for k in (0, 1))
-        return (both + 0.5) / (all_of_it + 1)
+        return (float((where * its).sum()) + 0.5) / (float(where.sum()) + 1)
 
-    kept = share([(a * b, a) for a, b in pairs])
-    return Doubt(levels, shared, kept, share([((1 - a) * b, 1 - a) for a, b in pairs]))
+    return Doubt(levels, shared, share(own), share(1 - own))
 
 
 def log_likelihoods(
@@ -350,13 +347,14 @@ def _typical(levels: Tensor) -> Tensor:
 
 def same_noise(one: Any, other: Any) -> bool:
     """Whether both are Gaussian with the same levels, mask and thresholds."""
-
-    def same(level: Level | None, its: Level | None) -> bool:
-        if not isinstance(level, Mapping) or not isinstance(its, Mapping):
-            return level is its or (isinstance(level, float | int) and level == its)
-        return level.keys() == its.keys() and all(torch.equal(t, its[n]) for n, t in level.items())
-
     if not isinstance(one, Mechanism) or not isinstance(other, Mechanism):
         return one is other
-    pairs = ((one.std, other.std), (one.keep, other.keep), (one.clip, other.clip))
-    return all(level is its or same(level, its) for level, its in pairs)
+
+    def same(level: Level | None, its: Level | None) -> bool:
+        if isinstance(level, Mapping) and isinstance(its, Mapping):
+            return level.keys() == its.keys() and all(
+                torch.equal(tensor, its[name]) for name, tensor in level.items()
+            )
+        return level is its or (isinstance(level, float | int) and level == its)
+
+    return all(same(getattr(one, name), getattr(other, name)) for name in ("std", "keep", "clip"))

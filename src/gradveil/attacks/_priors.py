@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from gradveil._checks import check_methods, check_not_negative, check_positive
+from gradveil._checks import check_methods, check_not_negative
 from gradveil.denoising import Denoiser
 from gradveil.theory import GaussianPrior
 
@@ -46,24 +46,23 @@ def _differences(inputs: Tensor) -> tuple[Tensor, Tensor]:
     return inputs[..., 1:, :] - inputs[..., :-1, :], inputs[..., :, 1:] - inputs[..., :, :-1]
 
 
+CORNER = 0.02
+"""Differences below this count as quadratic in second-order steps."""
+
+
 @dataclass(frozen=True)
 class TotalVariation:
     """E(x) = strength · Σ |x_i - x_j| over neighbours: a Laplace prior on their differences.
 
-    Args:
-        strength: The inverse of the mean absolute difference that is expected.
-        corner: Differences below this count as quadratic in second-order steps.
-
-    >>> TotalVariation(strength=0.5).corner
-    0.02
+    >>> TotalVariation(strength=0.5)(torch.eye(2)[None])
+    tensor(2.)
     """
 
     strength: float = 1.0
-    corner: float = 0.02
+    """The inverse of the mean absolute difference that is expected."""
 
     def __post_init__(self) -> None:
         check_not_negative(self.strength, "strength")
-        check_positive(self.corner, "corner")
 
     def __call__(self, inputs: Tensor) -> Tensor:
         return self.strength * total_variation(inputs) * inputs.numel()
@@ -77,7 +76,7 @@ class TotalVariation:
         if inputs.dim() < 3:
             return torch.zeros_like
         weights = [
-            self.strength / difference.abs().clamp(min=self.corner)
+            self.strength / difference.abs().clamp(min=CORNER)
             for difference in _differences(inputs)
         ]
 

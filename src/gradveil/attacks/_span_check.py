@@ -10,7 +10,6 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
-from gradveil._extras import require
 from gradveil._random import generator_or_fresh
 from gradveil._tensors import flatten
 from gradveil._typing import Tensors
@@ -115,32 +114,15 @@ class Places(NamedTuple):
     tokens: list[Tensor]
     decided: list[bool]
     """Whether the place's tokens lie in the first layer's span; the others are the likeliest."""
-    likely: Tensor
-    """The tokens that stand out of all."""
-    costs: Tensor
-    """How badly each of these fits into each place."""
 
     def allow(self, place: int, token: Tensor) -> bool:
         """Whether a place can hold a token, as far as that is decided."""
         return not self.decided[place] or bool((self.tokens[place] == token).any())
 
     def start(self, size: int) -> Tensor:
-        """One token of each place for each of so many sequences.
-
-        Where nothing is decided, each likely token is used once, in the place that suits them all
-        best; what is left open gets the likeliest tokens of its place.
-        """
+        """One of the likeliest tokens of each place for each of so many sequences."""
         rows = torch.arange(size)
-        ids = torch.stack([tokens[rows % len(tokens)] for tokens in self.tokens], 1)
-        if any(self.decided):
-            return ids
-        require("matching tokens", "gradveil[audit]", "scipy")
-        from scipy.optimize import linear_sum_assignment  # only attackers need it
-
-        costs = self.costs.repeat(1, size).cpu().numpy()  # a column for each place of each sequence
-        tokens, slots = (torch.as_tensor(part) for part in linear_sum_assignment(costs))
-        ids.view(-1)[slots] = self.likely[tokens]
-        return ids
+        return torch.stack([tokens[rows % len(tokens)] for tokens in self.tokens], 1)
 
 
 def find_places(text: Text, first: Tensor | None, width: int) -> Places:
@@ -175,7 +157,7 @@ def find_places(text: Text, first: Tensor | None, width: int) -> Places:
         order = (outside if fitting else cost)[:, place].argsort()
         tokens.append(order[: min(fitting, 4 * size) if fitting else open_count])
         decided.append(fitting > 0)
-    return Places(tokens, decided, likely, outside[likely])
+    return Places(tokens, decided)
 
 
 def assemble(

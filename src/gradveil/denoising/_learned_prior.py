@@ -15,6 +15,9 @@ from ._denoiser import Denoiser, Progress, check_samples
 AT_ONCE = 256
 """Samples that are denoised together."""
 
+DRAWS = 8
+"""How often each sample gets noise."""
+
 BANDS = 16
 """Groups of directions that are calibrated, each by one number."""
 
@@ -48,7 +51,6 @@ def score_information(
     samples: Tensor,
     labels: Tensor | None,
     level: float,
-    draws: int,
     generator: torch.Generator,
 ) -> tuple[Tensor, float]:
     """J_P = E[s sᵀ] at z = x + τn as far as a learned score ŝ = (D(z) - z) / τ² shows it.
@@ -66,10 +68,10 @@ def score_information(
     known, linear = _linear_score(samples, labels, level)
     size = samples[0].numel()
     squares, products = torch.zeros(2, size, size, dtype=torch.float64, device=samples.device)
-    error, count = 0.0, draws * len(samples)
+    error, count = 0.0, DRAWS * len(samples)
     for index in torch.arange(len(samples)).split(AT_ONCE):
         clean, told = samples[index], None if labels is None else labels[index]
-        for _ in range(draws):
+        for _ in range(DRAWS):
             noise = normal_like(clean, generator)
             noisy = clean + level * noise
             with torch.no_grad():
@@ -161,28 +163,25 @@ class LearnedPrior(Prior):
         labels: Tensor | None = None,
         *,
         level: float,
-        draws: int = 8,
         generator: torch.Generator | None = None,
     ) -> "LearnedPrior":
         """J_τ from what a denoiser does to samples that it was not trained on.
 
         Args:
             denoiser: A `Denoiser`, or any function of (noisy examples, level, labels).
-            samples: Held-out examples: times `draws` several for each entry of an example.
+            samples: Held-out examples: eight times as many should be several for each entry.
             labels: Their classes, where the attacker is told them.
             level: τ. For a message of information J_D: 1 / √λ, λ the largest eigenvalue.
-            draws: How often each sample gets noise.
         """
         check_callable(denoiser, "denoiser", "Use `Denoiser.fit(samples)`.")
         check_samples(samples, labels)
         check_positive(level, "level")
-        check_count(draws, "draws")
         low, high = denoiser.levels if isinstance(denoiser, Denoiser) else (0.0, torch.inf)
         if not low <= level <= high:
             expected = f"be one that the denoiser was trained for, from {low:.3g} to {high:.3g}"
             raise WrongValue("level", expected, f"{level:.3g}", "Choose one of these.")
         level, generator = float(level), generator_or_fresh(generator)
-        found, error = score_information(denoiser, samples, labels, level, draws, generator)
+        found, error = score_information(denoiser, samples, labels, level, generator)
         within = "" if labels is None else " within classes"
         name = (
             f"learned{within}: a denoiser whose error at noise {level:.3g} is {error:.3g} per entry"
