@@ -109,7 +109,6 @@ def test_observations(case: Wrong, empty: Path) -> None:
     (lambda: InvertingGradients(total_variation=-1.0), "total_variation", "-1.0"),
     (lambda: InvertingGradients(total_variation_end=-1.0), "total_variation_end", "-1.0"),
     (lambda: InvertingGradients(restarts=0), "restarts", "0"),
-    (lambda: InvertingGradients(distance="far"), "distance", "'far'"),
     (lambda: InvertingGradients(finish=True), "finish", "True"),
     (lambda: InvertingGradients(peel="yes"), "peel", "'yes'"),
     (lambda: InvertingGradients(unpool="yes"), "unpool", "'yes'"),

@@ -37,7 +37,7 @@ class Descent:
         method: "signed-adam" (Adam on the signs of the gradient) or "adam".
         decay: "steps" (× 0.1 after 3/8, 5/8 and 7/8 of the steps), "cosine" or "none".
         settled: From this share of the steps on iterates compete by their own costs. Before it,
-            where an annealed cost is not yet the final one, the latest iterate counts as the best.
+            where an annealed cost is not yet the final one, the latest one counts as the best.
     """
 
     steps: int = 1000
@@ -70,9 +70,7 @@ class Minimum:
     """The best iterate of each candidate, by its own cost."""
 
     inputs: Tensor
-    """Shape (candidates, ...)."""
     costs: Tensor
-    """Shape (candidates,)."""
     status: str = FINISHED
 
     @property
@@ -127,14 +125,9 @@ def minimise(
 ) -> Minimum:
     """Minimise cost(candidate, progress, *data) for each candidate, clamped to [low, high].
 
-    Args:
-        cost: Of one candidate. It must not depend on other candidates.
-        start: Shape (candidates, ...).
-        data: Tensors with one row for each candidate, which the cost gets beside it.
-
-    Stopped by the time budget or by Ctrl-C, it returns the best so far, and says so. With a time
-    budget, rates and annealing follow the time where that is ahead of the steps, so that they come
-    to their end.
+    The cost of one candidate must not depend on others; `data` has a row for each of them. Stopped
+    by the time budget or by Ctrl-C, it returns the best so far, and says so. With a time budget,
+    rates and annealing follow the time where that is ahead of the steps.
     """
     watch, evaluate = Watch(descent.time_budget), _evaluator(cost)
     best = Minimum(start.clone(), torch.full_like(start.flatten(1)[:, 0], torch.inf))
@@ -274,10 +267,7 @@ def message_of(observation: Observation) -> Callable[[Tensor, Tensor], Tensor]:
 
 
 def parts_of(observation: Observation) -> Callable[[Tensor, Tensor], tuple[Tensor, ...]]:
-    """(inputs, labels) to the tensors of the message that they would make, in the order of names.
-
-    Of a plain gradient only the targets change, so its checks are done once.
-    """
+    """The same tensor by tensor. Of a plain gradient only targets change: it is checked once."""
     first = observation.message(torch.zeros(observation.batch_size))
     fixed = first if type(first) is GradientMessage else None
 
@@ -302,10 +292,7 @@ def noise_start(observation: Observation, count: int, generator: torch.Generator
 
 
 def consensus(seeds: Tensor, labels: Tensor) -> Tensor:
-    """For each seed the mean over seeds, in that seed's own order.
-
-    Images of one label come in any order, so each seed's are first matched to the first seed's.
-    """
+    """For each seed the mean over seeds, whose images are matched first, in its own order."""
     orders = [order_like(seed, seeds[0], labels) for seed in seeds]
     mean = torch.stack([seed[order] for seed, order in zip(seeds, orders, strict=True)]).mean(0)
     return torch.stack([mean[order.argsort()] for order in orders])

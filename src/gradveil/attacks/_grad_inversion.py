@@ -27,22 +27,17 @@ class GradInversion(LabelledSearch):
 
         D(g(x_s), sent) + α_tv TV(x_s) + α_l2 mean(x_s²) + α_bn R_bn(x_s) + α_group mean((x_s - x̄)²)
 
-    with the running statistics of BatchNorm layers (`batch_norm_distance`; without one, no term)
-    and x̄ the mean over seeds, renewed every few steps after the images of equal labels were matched
-    across seeds. D is the cosine distance, the paper's the Euclidean one. The paper also registers
-    (shifts) images before taking the mean; this does not. The best of all seeds and of x̄, by the
-    cost without the group term, is returned.
+    with the running statistics of BatchNorm layers (`batch_norm_distance`) and x̄ the mean over
+    seeds, renewed every few steps after the images of equal labels were matched. D is the cosine
+    distance, the paper's the Euclidean one. The paper also registers (shifts) images before taking
+    the mean; this does not. The best of all seeds and of x̄, by the cost without the group term, is
+    returned.
 
     Reference: Yin et al., "See through Gradients: Image Batch Recovery via GradInversion", CVPR
     2021.
 
     Args:
-        steps: First-order steps.
         lr: The first step's size; × 0.1 after 3/8, 5/8 and 7/8 of the steps.
-        seeds: How many descend beside each other.
-        total_variation: α_tv.
-        l2: α_l2.
-        batch_norm: α_bn.
         group: α_group, from a quarter of the steps on.
         rounds: How often the consensus is renewed.
 

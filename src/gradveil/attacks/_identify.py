@@ -82,97 +82,11 @@ class Identification:
         return 1 + above + (equal - 1) / 2
 
 
-@dataclass(frozen=True)
-class Candidates:
-    """Each candidate at the first place of a batch whose other examples are known."""
-
-    observation: Observation
-    """Of the model, the loss and the kind of message."""
-    inputs: Tensor
-    targets: Tensor
-    rest: tuple[Tensor, Tensor] | None
-    """The other examples of the batch, in the client's order."""
-
-    def __len__(self) -> int:
-        return len(self.inputs)
-
-    def batch(self, index: int) -> tuple[Tensor, Tensor]:
-        """The whole batch with this candidate."""
-        own = self.inputs[index : index + 1], self.targets[index : index + 1]
-        if self.rest is None:
-            return own
-        inputs, targets = (torch.cat(pair) for pair in zip(own, self.rest, strict=True))
-        return inputs, targets
-
-    def defended(self, index: int, generator: torch.Generator) -> Defended:
-        """What the defense does to it."""
-        defense, (inputs, targets) = self.observation.defense, self.batch(index)
-        assert defense is not None
-        message = self.observation.plain_message(targets)
-        return defense.without_memory().respond(message, inputs, generator)
-
-    def values(self) -> Iterator[Tensors]:
-        """The undefended message with each candidate, one after the other."""
-        for index in range(len(self)):
-            inputs, targets = self.batch(index)
-            yield values_of(self.observation.message(targets), inputs)
-
-
 PAIRS = 8
 """Candidates at which the attacker plans twice, to see how far two plans are apart."""
 
 NUMBERS = 2**24
 """Up to how many numbers the messages of several candidates have that are held at a time."""
-
-
-def likelihood_table(
-    observations: Sequence[Observation], candidates: Candidates, generator: torch.Generator
-) -> Tensor:
-    """log p(sent | candidate), float64, a row for each observation and a column for each candidate.
-
-    Some candidates at a time: memory for few messages beside those that were sent.
-    """
-    table = torch.empty(len(observations), len(candidates), dtype=torch.float64)
-    sent = [observation.sent for observation in observations]
-    if any(observation.mechanism is None for observation in observations):
-        for column, (step, doubt) in enumerate(_planned(candidates, generator)):
-            found = log_likelihoods(step.mechanism, [step.values], sent, doubt)
-            table[:, column] = found[:, 0].cpu()
-        return table
-    plans: list[tuple[Any, list[int]]] = []
-    for row, observation in enumerate(observations):
-        own = observation.mechanism
-        rows = next((rows for plan, rows in plans if same_noise(plan, own)), [])
-        if not rows:
-            plans.append((own, rows))
-        rows.append(row)
-    count = max(1, NUMBERS // sum(value.numel() for value in sent[0].values()))
-    each, start = iter(candidates.values()), 0
-    while values := list(islice(each, count)):
-        for plan, rows in plans:
-            found = log_likelihoods(plan, values, [sent[row] for row in rows])
-            table[rows, start : start + len(values)] = found.cpu()
-        start += len(values)
-    return table
-
-
-def _planned(
-    candidates: Candidates, generator: torch.Generator
-) -> Iterator[tuple[Defended, Doubt]]:
-    """Each candidate's message with the plan that it leads to, by the attacker's own probes."""
-    check_known(candidates.observation)
-    planned: dict[int, Defended] = {}
-    doubts: list[Doubt] = []
-    for place in range(PAIRS):
-        index = place * len(candidates) // PAIRS
-        one, other = (candidates.defended(index, generator) for _ in range(2))
-        planned[index] = one
-        doubts.append(doubt_between(one.mechanism, other.mechanism, one.values))
-        if not doubts[0].levels_differ:
-            break
-    doubt = Doubt.mean(doubts)
-    for index in range(len(candidates)):
-        yield planned.get(index) or candidates.defended(index, generator), doubt
 
 
 @dataclass(frozen=True)
@@ -243,6 +157,68 @@ class Identify:
                 raise WrongValue("candidates", expected, found)
         if not observations:
             return []
-        hypotheses = Candidates(observations[0], *self.candidates, self.rest)
-        table = likelihood_table(observations, hypotheses, generator_or_fresh(generator))
+        generator = generator_or_fresh(generator)
+        if any(seen.mechanism is None for seen in observations):
+            table = self._planned(observations, generator)
+        else:
+            table = self._known(observations)
         return [Identification(row, inputs) for row in table]
+
+    def batch(self, index: int) -> tuple[Tensor, Tensor]:
+        """The whole batch with this candidate at its first place."""
+        inputs, targets = (each[index : index + 1] for each in self.candidates)
+        if self.rest is None:
+            return inputs, targets
+        return torch.cat([inputs, self.rest[0]]), torch.cat([targets, self.rest[1]])
+
+    def values(self, observation: Observation) -> Iterator[Tensors]:
+        """The undefended message with each candidate, one after the other."""
+        for index in range(len(self.candidates[0])):
+            inputs, targets = self.batch(index)
+            yield values_of(observation.message(targets), inputs)
+
+    def _known(self, observations: Sequence[Observation]) -> Tensor:
+        """log p(sent | candidate), a row for each observation and a column for each candidate.
+
+        Some candidates at a time: memory for few messages beside those that were sent.
+        """
+        columns, sent = list[Tensor](), [seen.sent for seen in observations]
+        plans: list[tuple[Any, list[int]]] = []
+        for row, seen in enumerate(observations):
+            rows = next((rows for plan, rows in plans if same_noise(plan, seen.mechanism)), [])
+            if not rows:
+                plans.append((seen.mechanism, rows))
+            rows.append(row)
+        count = max(1, NUMBERS // sum(value.numel() for value in sent[0].values()))
+        each = self.values(observations[0])
+        while values := list(islice(each, count)):
+            columns.append(torch.empty(len(sent), len(values), dtype=torch.float64))
+            for plan, rows in plans:
+                columns[-1][rows] = log_likelihoods(plan, values, [sent[r] for r in rows]).cpu()
+        return torch.cat(columns, 1)
+
+    def _planned(self, observations: Sequence[Observation], generator: torch.Generator) -> Tensor:
+        """The same with the plan that each candidate leads to, by the attacker's own probes."""
+        first, count = observations[0], len(self.candidates[0])
+        check_known(first)
+        defense = first.defense
+        assert defense is not None
+
+        def defended(index: int) -> Defended:
+            inputs, targets = self.batch(index)
+            message = first.plain_message(targets)
+            return defense.without_memory().respond(message, inputs, generator)
+
+        planned, doubts = dict[int, Defended](), list[Doubt]()
+        for index in (place * count // PAIRS for place in range(PAIRS)):
+            one, other = defended(index), defended(index)
+            planned[index] = one
+            doubts.append(doubt_between(one.mechanism, other.mechanism, one.values))
+            if not doubts[0].levels_differ:
+                break
+        doubt, columns = Doubt.mean(doubts), list[Tensor]()
+        for index in range(count):
+            step = planned.get(index) or defended(index)
+            sent = [seen.sent for seen in observations]
+            columns.append(log_likelihoods(step.mechanism, [step.values], sent, doubt).cpu())
+        return torch.cat(columns, 1)

@@ -240,8 +240,8 @@ def identify_trials(
     ...     build_model("mlp", sizes=[3, 4, 2]), cross_entropy, examples, NoDefense(),
     ...     num_classes=2, candidates=8, trials=4, generator=generator,
     ... )
-    >>> report.rate.mean, report.holds
-    (1.0, True)
+    >>> report.rate.mean, report.reason
+    (1.0, '')
     """
     counts = {"candidates": candidates, "batch_size": batch_size, "trials": trials}
     for name, value in {**counts, "per_draw": per_draw}.items():

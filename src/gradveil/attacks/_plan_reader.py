@@ -120,11 +120,10 @@ def feature_cost(
     """Σ_j -log p(û_j | a_j(x) / ‖∇a_j(x)‖) + strength · TV(x), with the sign of each a_j unknown.
 
     What was read of a layer's input is û_j = |a_j| / ‖∇a_j‖, up to one factor for all, which is
-    fitted at every candidate. Each a_j is û_j with a positive or a negative sign, or û_j is wrong:
-    a mixture of three. The slopes are constants between their renewals, every ten steps. The
-    temperature falls from `hot` to 1 in three quarters of the steps: at first signs are not yet
-    decided. `positive` is the share of features that is expected to be so; `seed` is that of the
-    directions for the slopes.
+    fitted at every candidate. Each a_j is û_j with a positive (expected of a share `positive`) or
+    a negative sign, or û_j is wrong: a mixture of three. The slopes are constants between their
+    renewals, every ten steps, along directions of this seed. The temperature falls from `hot` to 1
+    in three quarters of the steps: at first signs are not yet decided.
     """
     read, energy, calls, held = columns.mean, TotalVariation(strength), count(), list[Tensor]()
     blur = (0.05 * read.mean()) ** 2 + (0.1 * read).square()
@@ -255,10 +254,6 @@ class PlanReader(LabelledSearch):
     variation as E, and the most likely end wins. Where the plan is public, or the same for all
     entries, what is left is the likelihood of the message.
 
-    Args:
-        steps: For inverting features.
-        polish: Steps on the likelihood with the levels as a function of the candidate.
-
     >>> PlanReader(steps=100).polish
     40
     """
@@ -266,7 +261,9 @@ class PlanReader(LabelledSearch):
     knows_defense = True
 
     steps: int = 600
+    """For inverting features."""
     polish: int = 40
+    """Steps on the likelihood with the levels as a function of the candidate."""
 
     def search(self, run: Run) -> Reconstruction:
         """The most likely end; the defense or the mechanism must be known."""

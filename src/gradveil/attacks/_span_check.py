@@ -295,10 +295,9 @@ class SpanCheck(Search):
     For queries, keys and values u_n = W x_n, the gradient ∂L/∂W = Σ_n δ_n x_nᵀ has its rows in the
     span of the x_n; with fewer tokens in the batch than features, and independent δ_n, the span is
     exactly theirs. The input x of the first layer depends on one token v and its place p alone, so
-    every (v, p) is checked by its distance to the span. That gives the tokens of each place. Later
-    layers' inputs depend on whole sequences, and put the tokens together (`assemble`). In the end
-    the gradient of what was found is compared with what was sent, and single tokens are changed
-    where that is more likely under the known mechanism (`TokenSearch`).
+    every (v, p) is checked by its distance to the span. Later layers' inputs depend on whole
+    sequences, and put the tokens together (`assemble`). In the end single tokens are changed where
+    what was sent is then more likely under the known mechanism (`TokenSearch`).
 
     Under noise, directions of the gradient that noise could have made are left out of the spans,
     the table's rows (`TokenRows`) choose the tokens, and the last search does the rest. A batch

@@ -31,11 +31,6 @@ class TabLeak(LabelledSearch):
     Reference: Vero et al., "TabLeak: Tabular Data Leakage in Federated Learning", ICML 2023,
     arXiv:2210.01785. The second stage is ours.
 
-    Args:
-        steps: Of each start.
-        starts: How many, from N(0, I).
-        lr: Of Adam.
-
     >>> layout = TableLayout.of(continuous=1, categories=[3])
     >>> row = layout.encode(torch.tensor([[0.5]]), torch.tensor([[2]]))
     >>> model = build_model("mlp", sizes=[4, 8, 2])

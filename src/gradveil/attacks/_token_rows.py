@@ -101,11 +101,8 @@ class TokenRows(Attack):
     Row v is Σ_p ∂L/∂e_p over the places p with token v: 0 for all others. So the set of tokens is
     exact without a defense; under noise, rows are tested by their norms (`row_scores`), with its
     levels if they are known. Order and numbers do not show: the tokens found are put into the
-    batch one after the other, the clearest first, and start again where there are too few.
-
-    Where the table is also the last layer (GPT-2), rows of tokens that were not used are those
-    that nearly all rows are like. The loss is the share of places that repeat a token for want of
-    others.
+    batch one after the other, the clearest first, and start again where there are too few. The
+    loss is the share of places that repeat a token for want of others.
 
     Reference: Melis et al., "Exploiting Unintended Feature Leakage in Collaborative Learning", IEEE
     S&P 2019, section 4.1; Gupta et al., "Recovering Private Text in Federated Learning of Language

@@ -45,9 +45,7 @@ class PieceScores:
 
 
 def score_table(
-    reconstruction: Guess | Tensor,
-    truth: tuple[Tensor, Tensor] | Tensor,
-    layout: TableLayout,
+    reconstruction: Guess | Tensor, truth: tuple[Tensor, Tensor] | Tensor, layout: TableLayout
 ) -> PieceScores:
     """Score rebuilt rows, column by column, as TabLeak does.
 
@@ -71,7 +69,7 @@ def score_table(
     layout.check(found, "reconstruction")
     check_shapes(found, rows)
     found = found.detach().to(rows)
-    guesses, each = found.unsqueeze(0), rows.unsqueeze(1)
+    guesses, each = found[None], rows[:, None]
     near = (layout.numbers(guesses) - layout.numbers(each)).abs() <= TOLERANCE
     same = layout.categories(guesses) == layout.categories(each)
     nearest = 1e-6 * torch.cdist(rows.double(), found.double())  # of as many columns

@@ -60,10 +60,6 @@ def bootstrap_interval(values: Nested, *, generator: torch.Generator | None = No
     References: Davison and Hinkley, "Bootstrap Methods and their Application", 1997, section 3.8;
     Hesterberg, "What Teachers Should Know About the Bootstrap", 2015.
 
-    Args:
-        values: A 1-d tensor (images), or nested sequences of them (batches; seeds of batches).
-        generator: For the draws.
-
     >>> batches = [torch.tensor([1.0, 2.0]), torch.tensor([3.0, 4.0])]
     >>> interval = bootstrap_interval(batches, generator=torch.Generator().manual_seed(0))
     >>> interval.mean, interval.low < 2.5 < interval.high
@@ -158,7 +154,7 @@ class AgainstGuess:
     """How far the errors of an attack are below those of a blind guess, example by example."""
 
     gain: Interval
-    """Decibels, 10 log₁₀ of the guess's squared error over the attack's, in the mean."""
+    """The mean of `gain_over_guess`."""
     copies: int
     """Examples with a gain of `COPY` and more."""
     examples: int

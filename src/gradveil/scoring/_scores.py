@@ -94,7 +94,6 @@ class Scores:
     known, so the scores are those of the `assignment` with the least mean squared error; the
     `unmatched` ones compare place by place, as much of the literature does.
 
-    >>> from gradveil.scoring import score
     >>> truth = torch.tensor([[0.0, 0.0], [1.0, 1.0]])
     >>> scores = score(truth.flip(0), truth)
     >>> scores.assignment, scores.mse
