@@ -38,23 +38,20 @@ class InvertingGradients(LabelledSearch):
     Args:
         steps: First-order steps (signed Adam).
         lr: The first step's size; × 0.1 after 3/8, 5/8 and 7/8 of the steps.
-        total_variation: The weight of the total variation at the start ...
+        total_variation: Its weight at the start ...
         total_variation_end: ... and, falling geometrically, after 7/8 of the steps, both in units
-            of the root of the distance that random inputs have, where that is below 1; `None`: as
-            at the start.
-        restarts: How many starts from N(0, I) run beside each other; the best by its own cost wins.
+            of the root of the distance that random inputs have; `None`: as at the start.
+        restarts: How many starts from N(0, I) run beside each other; the least cost wins.
         finish: Second-order steps at the end, where the message is nearly explained.
         peel: Inverts a fully connected ReLU layer at the model's start (`ExactInversion`), or else
-            solves the last layers first, with no more steps for them than the attack itself has
-            (of FedAvg's updates along all local steps, in one pass for each 25 steps, at most six).
-            Where that is known to be right, nothing else is done; elsewhere the descent runs as
-            without it, and of the two the one with the less cost is kept.
+            solves the last layers first, with no more steps for them than the attack itself has.
+            Where that is known to be right, nothing else is done; else what fits better, that or
+            the descent, is kept.
         unpool: Solves the stages of a convolutional model one after the other from its end, where
             the last layers alone do not show the inputs; where that works, nothing else is done.
-        regress: Makes the first start by regression on simulated messages (`Regress`), with no more
-            samples than the attack has steps, and goes on from it with a quarter of the rate. An
-            attack with one start tries both for a fifth of the steps, and takes the one with the
-            less cost.
+        regress: Makes the first start (`Regress`), with no more samples than the attack has steps,
+            and goes on from it with a quarter of the rate. An attack with one start tries both for
+            a fifth of the steps, and takes the one with the less cost.
     """
 
     steps: int = 1000

@@ -46,9 +46,9 @@ class Doubt:
     shared: Mapping[str, float] = field(default_factory=dict)
     """By tensor, the square of the mean of D_i."""
     kept: float = 1.0
-    """The probability that an entry was kept where one's own plan keeps it."""
+    """The probability that an entry was kept where one's own plan keeps it ..."""
     pruned: float = 0.0
-    """The probability that an entry was kept where one's own plan prunes it."""
+    """... and where it prunes it."""
 
     @property
     def levels_differ(self) -> bool:
@@ -166,8 +166,8 @@ def noise_table(
 
         Σ_i w_i (y_i - k_i v_i)² = Σ_i w_i y_i² - 2 Σ_i (w_i y_i) (k_i v_i) + Σ_i w_i (k_i v_i)².
 
-    Where entries have no noise or are kept with a probability in between, and where noise is so
-    small that rounding of what cancels could be seen, message by message.
+    Message by message where entries have no noise or are kept with a probability in between, and
+    where noise is so small that rounding of what cancels could be seen.
     """
     y, v = (torch.stack([one.reshape(-1) for one in each]) for each in (sent, values))
     level = std.double().reshape(-1)
@@ -276,10 +276,9 @@ def _doubtful(
 ) -> Tensor:
     """log p(y) for y_i = r_i v_i + std_i ε_i with levels and mask in doubt.
 
-    All values are densities here, also where the plan has no noise: there the spread is τ_i, the
-    size of a rounding error. That depends on what was sent alone, so that plans with different
-    bare entries compare. An entry that was sent although the plan prunes it gets the root mean
-    square level of those that the plan keeps.
+    Where the plan has no noise the spread is τ_i, the size of a rounding error, so that plans with
+    different bare entries compare. An entry that was sent although the plan prunes it gets the root
+    mean square level of those that the plan keeps.
 
     Zeros of the message are pruned entries, or sent ones without noise whose value is 0: so the
     mask is seen, and an entry is on the other side of it than in the plan with the probabilities

@@ -50,27 +50,21 @@ from gradveil.messages import (
 class ThreatModel:
     """What the attacker knows. The model, the loss, the batch size and the shapes are always known.
 
-    Args:
-        labels: "known" (in the client's order), "counts" (how often each class occurs), or
-            "unknown". Where targets are numbers, or several labels for each example, these are
-            meant, and there are no counts.
-        mechanism: "unknown"; "known" (Kerckhoffs: the defense and its settings, not what it drew
-            or planned from the private batch; a plan that is not private is known to everybody);
-            or "realised" (the worst case: the very noise levels or mask of a plan made from the
-            private batch, which nobody sends).
-        statistics: Whether the mean, the standard deviation and so the range of the normalised
-            inputs are known.
-        server: "honest" (it follows the protocol, and reads what it gets) or "malicious" (it sends
-            whatever model serves it: what `Imprint.plant` or `Fishing.plant` makes).
-
     >>> ThreatModel(mechanism="known").labels
     'known'
     """
 
     labels: str = "known"
+    """"known" (in the client's order), "counts" (how often each class occurs), or "unknown". Other
+    targets than class labels are meant, too, and have no counts."""
     mechanism: str = "unknown"
+    """"unknown"; "known" (Kerckhoffs: the defense and its settings, not what it drew or planned
+    from the private batch; a plan that is not private is known to everybody); or "realised" (the
+    worst case: the very noise levels or mask of a private plan, which nobody sends)."""
     statistics: bool = True
+    """Whether the range of the normalised inputs is known."""
     server: str = "honest"
+    """Or "malicious": it sends whatever model serves it (`Imprint.plant`, `Fishing.plant`)."""
 
     def __post_init__(self) -> None:
         check_choice(self.labels, "labels", ("known", "counts", "unknown"))
@@ -126,7 +120,7 @@ class Observation:
     labels: Tensor | None = None
     """The targets in the client's order, where the threat model grants them: labels mostly."""
     label_counts: Tensor | None = None
-    """How often each class occurs, where the threat model grants it (also with `labels`)."""
+    """How often each class occurs, where that is granted (also with `labels`)."""
     defense: Defense | None = None
     """The algorithm and its settings, where the threat model grants them."""
     mechanism: AnyMechanism | None = None
@@ -237,8 +231,7 @@ def observe(
             each example. Inputs may be the ids of tokens; then targets may be the ids again (a
             language model).
         defense: What the client does to its message.
-        threat: What the attacker is granted; the default is labels known, mechanism unknown. For
-            targets of all kinds labels are the targets.
+        threat: What the attacker is granted; the default is labels known, mechanism unknown.
         num_classes: Of the data; needed where targets are class labels.
         input_range: The least and the largest value of normalised inputs.
         local: FedAvg's local steps; a gradient is sent if `None`.

@@ -45,9 +45,8 @@ def read_columns(sent: Tensor) -> Columns:
     δ_i² ‖∇a_j‖² + a_j² ‖∇δ_i‖². So optimal noise has the variance λ s_ij / |g_ij| with
     u_j = |a_j| / ‖∇a_j‖ and c_i = ‖∇δ_i‖ / |δ_i|: the mean of y² over the rows tells how large each
     entry of the layer's input is, however large the noise. The rows c_i are fitted by maximum
-    likelihood, the columns u_j by their posterior mean, under the distribution of all of them,
-    which is fitted, too. λ stands for a factor that columns and rows share; 1 here. Rows of zeros
-    (dead units whose noise is 0) are left out.
+    likelihood, the columns u_j by their posterior mean under their distribution, which is fitted,
+    too; λ is 1 here. Rows of zeros (dead units whose noise is 0) are left out.
     """
     squares = sent.detach().square()
     squares = squares[squares.any(1)]
@@ -75,10 +74,10 @@ def _costs(squares: Tensor, values: Tensor, rows: Tensor) -> Tensor:
 def read_pixels(columns: Columns, low: Tensor, high: Tensor) -> Tensor:
     """The likeliest value of every pixel, from u_j = |x_j| up to one factor.
 
-    Noise levels do not tell the sign, and a factor is open. Both are settled by what is known of
-    images: their range, and that many of their pixels lie at its ends, black and white: a quarter
-    at each is expected. The factor is the likeliest one; then the shares of all values are fitted
-    to the image itself (expectation maximisation), with a tenth of what was expected kept.
+    The sign and a factor are open. Both are settled by what is known of images: their range, and
+    that many of their pixels lie at its ends: a quarter at each is expected. The factor is the
+    likeliest one; then the shares of all values are fitted to the image itself (expectation
+    maximisation), with a tenth of what was expected kept.
     """
     places = torch.linspace(0, 1, 65).to(low)
     shares = torch.full_like(places, 0.5 / (len(places) - 2))
