@@ -106,11 +106,11 @@ def planned_defense(settings: Settings) -> Defense:
         return defense
     data, net = dataset(settings["data"]), model(settings)
     if "examples" in public:
-        made = from_examples(defense, data, public)
+        made: Defense = from_examples(defense, data, public)
         inputs, targets = data.batch(public["start"], settings["size"])
         message = GradientMessage(net, cross_entropy, targets)
         asked = Request(made.needs, message.parameters, message, inputs, _public_stream())
-        made.source.given(asked)
+        made.origin.given(asked)
         return made
     return Planned(defense.plan(public_moments(net, data, public, defense.about.clamp)))
 

@@ -26,16 +26,14 @@ GRANT = "Grant the targets: `ThreatModel(labels='known')`."
 class SoftTargets:
     """The variables that a search moves in place of the targets, as DLG does for class labels.
 
-    Numbers are moved themselves. Labels are the softmax of logits along `classes`, which a loss
-    such as cross-entropy takes as the probabilities of classes.
+    Numbers are moved themselves. Labels are the softmax of logits along the dimension `classes`,
+    which a loss such as cross-entropy takes as the probabilities of classes. `known` targets leave
+    nothing to be moved. `blank` are zeros in the shape of the variables.
     """
 
     blank: Tensor
-    """Zeros in the shape of the variables."""
     classes: int | None
-    """The dimension of the classes; `None`: numbers."""
     known: Tensor | None = None
-    """The targets themselves, where there is nothing to be moved."""
 
     def relaxed(self, variables: Tensor) -> Tensor:
         """What the loss is given on the way."""
@@ -74,10 +72,7 @@ def soft_targets(observation: Observation) -> SoftTargets:
         except RuntimeError as failed:
             found = f"`{first_line(failed)}`"
     if not bool(slope.any()):
-        expected = (
-            "have a gradient that follows the targets where these are not known, because they are"
-            " looked for"
-        )
+        expected = "have a gradient that follows the targets, which are looked for with the inputs"
         raise WrongValue("observation.loss_fn", expected, found, GRANT)
     return soft
 
@@ -104,10 +99,7 @@ def _distributions(
         if torch.allclose(told, found, rtol=1e-4, atol=1e-6):
             return SoftTargets(torch.zeros_like(soft), place)
         error = f"a loss of {float(found):.4g} where labels give {float(told):.4g}"
-    expected = (
-        "take probabilities of classes in place of labels where these are not known, as"
-        " cross-entropy does, because they are looked for together with the inputs"
-    )
+    expected = "take probabilities of classes in place of labels, which are looked for, too"
     raise WrongValue("observation.loss_fn", expected, error, GRANT)
 
 
@@ -151,17 +143,15 @@ class DLG(Search):
             message = observation.message(own)(row[: blank.numel()].view_as(blank))
             return relative_misfit(message, observation.sent)
 
-        points = []
+        points, told = [], self.progress
         for _ in range(self.restarts):
             drawn = [normal_like(part, generator).flatten() for part in (blank, targets.blank)]
-            start = 0.1 * torch.cat(drawn)
-            points.append(
-                minimise_lbfgs(
-                    cost, start, steps=self.steps, watch=watch, tolerance=self.tolerance,
-                    progress=self.progress,
-                )
+            point = minimise_lbfgs(
+                cost, 0.1 * torch.cat(drawn), steps=self.steps, watch=watch, progress=told,
+                tolerance=self.tolerance,
             )  # fmt: skip
-            if points[-1].cost <= self.tolerance or points[-1].status != FINISHED:
+            points.append(point)
+            if point.cost <= self.tolerance or point.status != FINISHED:
                 break
         best = min(points, key=lambda point: point.cost)
         inputs, rest = best.inputs.tensor_split([blank.numel()])

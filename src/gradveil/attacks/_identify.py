@@ -76,10 +76,8 @@ class Identification:
             expected = f"be the index of a candidate, below {len(self.log_likelihoods)}"
             advice = "Where the truth is no candidate, it has no rank; use `mean` and `bits`."
             raise WrongValue("truth", expected, str(truth), advice, assigned=True)
-        own = self.log_likelihoods[truth]
-        above = int((self.log_likelihoods > own).sum())
-        equal = int((self.log_likelihoods == own).sum())
-        return 1 + above + (equal - 1) / 2
+        others, own = self.log_likelihoods, self.log_likelihoods[truth]
+        return 0.5 + int((others > own).sum()) + int((others == own).sum()) / 2
 
 
 PAIRS = 8
@@ -151,9 +149,10 @@ class Identify:
         for seen in observations:
             check_observation(seen, tokens=gradient_of(inputs).takes_tokens)
             if (shape, size) != (tuple(seen.input_shape), seen.batch_size):
-                fitting = f"{seen.batch_size} examples of shape {tuple(seen.input_shape)}"
+                expected = (
+                    f"have the shape {tuple(seen.input_shape)}, {seen.batch_size} with `rest`"
+                )
                 found = f"candidates of shape {shape} beside {size - 1} other examples"
-                expected = f"fit the observation of {fitting}, and so should `rest`"
                 raise WrongValue("candidates", expected, found)
         if not observations:
             return []

@@ -35,13 +35,12 @@ PLANS_ANEW = (
 
 
 class Draw(NamedTuple):
-    """Examples for some trials, by their numbers."""
+    """Examples for some trials, by their numbers: the candidates, and the rest of the batch."""
 
     candidates: Tensor
     places: list[int]
     """Where the truth of each trial is among the candidates."""
     rest: Tensor
-    """The other examples of the batch."""
 
 
 class Population(NamedTuple):
@@ -116,7 +115,7 @@ class Trial:
     error: float
     """The mean squared error per entry of the posterior's mean, in the units of the inputs."""
     prior_error: float
-    """The same for the mean of the candidates: the guess without a message."""
+    """That of the mean of the candidates, the guess without a message."""
 
 
 @dataclass(frozen=True)
@@ -168,7 +167,7 @@ class IdentificationReport:
         """The mean squared error per entry of the posterior's mean, in the units of the inputs.
 
         Where nearly all are told apart it is a mean of few large terms: the interval's upper end is
-        then too low, more often than in one of 40 cases; its lower end is what bounds rest on.
+        then too low, more often than in one of 40 cases; bounds rest on its lower end.
         """
         return self._interval([trial.error for trial in self.trials])
 

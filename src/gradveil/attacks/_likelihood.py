@@ -84,7 +84,7 @@ def doubt_between(one: Any, other: Any, like: Tensors) -> Doubt:
         levels[name] = float((some - some.mean()).square().mean())
     if not isinstance(one, Mechanism) or one.keep is None or other.keep is None:
         return Doubt(levels, shared)
-    own, its = (flatten(as_tensors(plan.keep, like)).double() for plan in (one, other))
+    own, its = (flatten(as_tensors(k, like)).double() for k in (one.keep, other.keep))
 
     def share(where: Tensor) -> float:
         """Of what the other keeps; with half an entry more on either side, never 0 or 1."""

@@ -168,7 +168,7 @@ def assemble(
     Sequences that are drawn from the candidates are improved one token at a time, and the best ones
     of at most eight starts for each are taken; they count as found if their costs are within 1 of
     the best one's. Places that the first layer did not decide get their likeliest token, and are
-    not looked at. Spans are by the number of the linear input; the first layer's is not needed.
+    not looked at. Spans are by the number of the linear input.
     """
     pairs = zip(places.tokens, places.decided, strict=True)
     choices = [tokens if known else tokens[:1] for tokens, known in pairs]
@@ -220,10 +220,7 @@ def _unused(choices: list[Tensor], found: list[Tensor], generator: torch.Generat
 
 
 class TokenSearch:
-    """Minimises -log p(sent | g(ids)) over ids, with the mechanism that is known, if one is.
-
-    A plan that is not known is made again at the start, the first estimate.
-    """
+    """Minimises -log p(sent | g(ids)) over ids; a plan that is not known is made at the start."""
 
     def __init__(self, text: Text, start: Tensor, generator: torch.Generator, watch: Watch) -> None:
         self._text, self._generator, self._watch = text, generator, watch
@@ -253,7 +250,7 @@ class TokenSearch:
                 return
 
     def _trials(self, places: Places) -> Iterator[Tensor]:
-        """The ids, as they are when it is asked for, with one change.
+        """The ids of the moment with one change.
 
         Pairs of sequences change places, where labels differ; each place tries its candidates, and
         to swap with other sequences' and with others of its own.

@@ -51,11 +51,6 @@ def score_table(
 
     A category is found if it is the right one, a number if it is off by at most `TOLERANCE`.
 
-    Args:
-        reconstruction: What the attack returned, or its encoded rows alone.
-        truth: The private rows, or these and their labels.
-        layout: Which entries are which columns.
-
     Reference: Vero et al., "TabLeak: Tabular Data Leakage in Federated Learning", ICML 2023,
     arXiv:2210.01785.
 
