@@ -56,7 +56,7 @@ class Adaptive(LabelledSearch):
     knows_defense = True
 
     unaware: InvertingGradients = field(default_factory=InvertingGradients.strong)
-    prior: Energy | GaussianPrior | Denoiser | None = field(
+    prior: TotalVariation | GaussianPrior | Denoiser | None = field(
         default_factory=lambda: TotalVariation(2.0)
     )
     _: KW_ONLY

@@ -150,10 +150,6 @@ def minimise(
     return best
 
 
-class _TimeIsUp(Exception):
-    pass
-
-
 def minimise_lbfgs(
     cost: Callable[[Tensor], Tensor],
     start: Tensor,
@@ -176,7 +172,7 @@ def minimise_lbfgs(
 
     def closure() -> Tensor:
         if watch.is_over() and best.cost < float("inf"):
-            raise _TimeIsUp
+            raise TimeoutError
         value = cost(now)
         (now.grad,) = torch.autograd.grad(value, now)  # and of nothing else in the graph
         value = value.detach()
@@ -192,7 +188,7 @@ def minimise_lbfgs(
                 progress(min(step + 20, steps), steps, best.cost)
             if best.cost <= tolerance or not best.cost < before:
                 break
-    except _TimeIsUp:
+    except TimeoutError:
         best.status = TIME_BUDGET
     except KeyboardInterrupt:
         best.status = INTERRUPTED
@@ -227,8 +223,7 @@ def _adam(method: str, like: Tensor) -> Callable[[Tensor, float], Tensor]:
 def _evaluator(cost: Cost) -> Callable[..., tuple[Tensor, Tensor]]:
     """Gradients and own costs of all candidates: one after the other, or from one batched pass.
 
-    On an accelerator the batched one is faster. On a processor the transforms cost more than they
-    save, but for many small candidates.
+    On a processor the transforms cost more than they save, but for many small candidates.
     """
 
     def paired(candidate: Tensor, share: float, *data: Tensor) -> tuple[Tensor, Tensor]:

@@ -149,9 +149,8 @@ class Identify:
         for seen in observations:
             check_observation(seen, tokens=gradient_of(inputs).takes_tokens)
             if (shape, size) != (tuple(seen.input_shape), seen.batch_size):
-                expected = (
-                    f"have the shape {tuple(seen.input_shape)}, {seen.batch_size} with `rest`"
-                )
+                fitting = f"{seen.batch_size} examples of shape {tuple(seen.input_shape)}"
+                expected = f"fit the observation of {fitting}, and so should `rest`"
                 found = f"candidates of shape {shape} beside {size - 1} other examples"
                 raise WrongValue("candidates", expected, found)
         if not observations:

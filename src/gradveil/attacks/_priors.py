@@ -2,29 +2,17 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
+from typing import TypeAlias
 
 import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from gradveil._checks import check_methods, check_not_negative
+from gradveil._checks import check_kind, check_not_negative
 from gradveil.denoising import Denoiser
 from gradveil.theory import GaussianPrior
 
 Multiply = Callable[[Tensor], Tensor]
-
-
-class Energy(Protocol):
-    """-log p(x) of a batch up to a constant, one number; with what second-order steps need."""
-
-    def __call__(self, inputs: Tensor) -> Tensor: ...
-
-    def gradient(self, inputs: Tensor) -> Tensor:
-        """∇E, where need be of a smoothed E."""
-
-    def curvature(self, inputs: Tensor) -> Multiply:
-        """v ↦ H v with a positive semi-definite H that stands for ∇²E."""
 
 
 def total_variation(inputs: Tensor, corner: float = 0.0) -> Tensor:
@@ -114,14 +102,14 @@ class Quadratic:
         return inputs - self.mean.to(inputs).reshape(-1, *inputs.shape[1:])
 
 
-def energy_of(prior: "Energy | GaussianPrior | Denoiser | None") -> Energy:
+def energy_of(prior: TotalVariation | GaussianPrior | Denoiser | None) -> "Energy":
     """The prior as an energy; `None` is flat, and an error what is no prior."""
     if prior is None:
         return TotalVariation(0.0)
     if isinstance(prior, Denoiser):
         return Denoised(prior)
     if not isinstance(prior, GaussianPrior):
-        check_methods(prior, "prior", ("gradient", "curvature"), "`TotalVariation()`")
+        check_kind(prior, "prior", TotalVariation, "Use `TotalVariation()`.")
         return prior
     precision = prior.precision
     return Quadratic(prior.mean, lambda v: (v.flatten(1) @ precision.to(v)).view_as(v))
@@ -179,3 +167,8 @@ class Denoised:
         """From the start down to the end, each the same share of the one before."""
         ratio = min(1.0, self.now / START)
         return [max(START, self.now) * ratio ** (k / (ROUNDS - 1)) for k in range(ROUNDS)]
+
+
+Energy: TypeAlias = TotalVariation | Quadratic | Denoised
+"""-log p(x) of a batch up to a constant; its `gradient`, where need be of a smoothed one; and its
+`curvature`, v ↦ H v with a positive semi-definite H that stands for the second derivative."""

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from gradveil._checks import WrongValue, check_callable, check_count, check_inputs, check_positive
+from gradveil._checks import WrongValue, check_callable, check_inputs, check_positive
 from gradveil._random import generator_or_fresh, normal_like
 from gradveil.theory import BoundCase, GaussianPrior, Prior, largest_information
 
@@ -223,7 +223,6 @@ class LearnedPriors:
     ) -> "LearnedPriors":
         """`Denoiser.fit` on four fifths of the samples; the rest is kept to measure on."""
         check_samples(samples, labels, least=2 * HELD_OUT)
-        check_count(steps, "steps")
         generator = generator_or_fresh(generator)
         order = torch.randperm(len(samples), generator=generator).to(samples.device)
         taught, kept = order[len(samples) // HELD_OUT :], order[: len(samples) // HELD_OUT]

@@ -1,7 +1,8 @@
 """Small networks that predict what noise hides: for images a UNet, for vectors a perceptron."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from functools import reduce
 
 import torch
 from torch import Tensor, nn
@@ -30,16 +31,13 @@ class ImageNet(nn.Module):
     def forward(self, inputs: Tensor, level: Tensor, labels: Tensor) -> Tensor:
         """The prediction; level and labels have one entry for each image."""
         told = self.condition(level, labels)
-        wide = self.enter(self.fold(inputs))
-        for block in self.first:
-            wide = block(wide, told)
-        narrow = self.down(wide)
-        for block in self.middle:
-            narrow = block(narrow, told)
-        wide = wide + self.up(narrow)
-        for block in self.last:
-            wide = block(wide, told)
-        predicted: Tensor = self.unfold(self.leave(nn.functional.silu(wide)))
+
+        def through(blocks: Iterable[nn.Module], hidden: Tensor) -> Tensor:
+            return reduce(lambda each, block: block(each, told), blocks, hidden)
+
+        wide = through(self.first, self.enter(self.fold(inputs)))
+        wide = wide + self.up(through(self.middle, self.down(wide)))
+        predicted: Tensor = self.unfold(self.leave(nn.functional.silu(through(self.last, wide))))
         return predicted
 
 
