@@ -132,7 +132,6 @@ class DLG(Search):
     def __call__(
         self, observation: Observation, generator: torch.Generator | None = None
     ) -> Reconstruction:
-        """The best of all starts by its own cost; all randomness comes from the generator."""
         check_observation(observation)
         generator, watch = generator_or_fresh(generator), Watch(self.time_budget)
         targets, like = self._targets(observation, generator), next(iter(observation.sent.values()))
@@ -160,7 +159,6 @@ class DLG(Search):
         return Reconstruction(inputs, labels, best.cost, points[-1].status)
 
     def _targets(self, observation: Observation, generator: torch.Generator) -> SoftTargets:
-        """Variables of the search, as the inputs are."""
         return soft_targets(observation)
 
 

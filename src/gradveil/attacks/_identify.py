@@ -134,7 +134,7 @@ class Identify:
     def __call__(
         self, observation: Observation, generator: torch.Generator | None = None
     ) -> Identification:
-        """The posterior given one observation whose defense or mechanism is known."""
+        """The posterior; the observation's defense or mechanism must be known."""
         return self.many([observation], generator)[0]
 
     def many(

@@ -173,7 +173,7 @@ class IdentificationReport:
 
     @property
     def prior_error(self) -> Interval:
-        """The same without a message: the most that the bound can say with N candidates."""
+        """Without a message: the most that the bound can say with N candidates."""
         return self._interval([trial.prior_error for trial in self.trials])
 
     def _interval(self, numbers: Sequence[float], most: float = torch.inf) -> Interval:

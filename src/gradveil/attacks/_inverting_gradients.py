@@ -127,7 +127,6 @@ class InvertingGradients(LabelledSearch):
         return replace(result, inputs=guess.inputs, loss=costs[0]) if better else result
 
     def _descend(self, run: Run) -> Reconstruction:
-        """First-order steps, then the finish."""
         aside = _aside(run)
         unit = self._unit(run, aside)
         found = self._search(run, self._cost(run, unit), aside)

@@ -165,7 +165,6 @@ class PlanLikelihood:
         self.message, self.sent = observation.message(labels), sent_row(observation)
 
     def __call__(self, inputs: Tensor) -> Tensor:
-        """In float64, differentiable."""
         means, variances = self.levels(inputs)
         errors = (self.sent - means).square() / variances
         return 0.5 * (errors + variances.log()).sum(dtype=torch.float64)
@@ -277,7 +276,6 @@ class PlanReader(LabelledSearch):
         return result if image is None else self._best(run, [image, result.inputs])
 
     def _best(self, run: Run, starts: Sequence[Tensor]) -> Reconstruction:
-        """Each start descends; the most likely end wins."""
         seed, energy = seed_from(run.generator) % 2**31, TotalVariation(6.0)
         likelihood = PlanLikelihood(run.observation, run.labels, seed)
 

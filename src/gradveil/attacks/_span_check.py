@@ -321,7 +321,6 @@ class SpanCheck(Search):
     def __call__(
         self, observation: Observation, generator: torch.Generator | None = None
     ) -> Reconstruction:
-        """Attack one observation of tokens."""
         generator, watch = generator_or_fresh(generator), Watch(self.time_budget)
         text = Text(observation, generator)
         spans = _spans(text)

@@ -104,7 +104,6 @@ class LabelledSearch(Search):
     def __call__(
         self, observation: Observation, generator: torch.Generator | None = None
     ) -> Reconstruction:
-        """Attack one observation; all randomness comes from the generator."""
         return self.search(Run.of(self, observation, generator))
 
     @abstractmethod
