@@ -182,11 +182,12 @@ def _run(
 ) -> dict[str, Any]:
     batch = data.batch(first, case.images)
     observation = case.observation(model, batch, data, first, attack.knows_defense)
+    steps = [0]
+    attack = attack.configured(progress=lambda step, *_: steps.append(step))
     begin = time.process_time()
     result = attack(observation, torch.Generator().manual_seed(first))
     seconds = time.process_time() - begin
-    steps = result.history[-1][0] if result.history else 0
-    return {**_scored(data, batch[0], result.inputs), "seconds": seconds, "steps": steps}
+    return {**_scored(data, batch[0], result.inputs), "seconds": seconds, "steps": steps[-1]}
 
 
 def _scored(data: Dataset, truth: Tensor, inputs: Tensor) -> dict[str, Any]:

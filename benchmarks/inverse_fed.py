@@ -72,7 +72,7 @@ class InverseFed(Attack):
             step += 1
             if self.progress is not None:
                 self.progress(step, self.steps, float(loss))
-        return Reconstruction(images.detach(), labels, float(loss), [(step, float(loss))], FINISHED)
+        return Reconstruction(images.detach(), labels, float(loss), FINISHED)
 
     def _share(self, step: int, begin: float) -> float:
         """How much of the schedule is done."""

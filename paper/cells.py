@@ -7,7 +7,7 @@ function names those that it has beside these.
 
 import json
 import os
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 from statistics import fmean
@@ -32,7 +32,7 @@ from gradveil.messages import GradientMessage, LocalSteps
 from gradveil.models import build_model
 from gradveil.scoring import score
 from gradveil.sensitivity import Moments, PerExample, measure
-from gradveil.shapes import Evidence, Public, Request, model_given, shape_with
+from gradveil.shapes import Evidence, Needs, Public, Request, Shape, model_given, shape_with
 from gradveil.theory import (
     GaussianPrior,
     gain_over_isotropic,
@@ -94,25 +94,41 @@ def case_of(settings: Settings) -> Case:
     return Case(settings["model"], model(settings), *batch)
 
 
-def planned_defense(settings: Settings) -> tuple[Defense, AnyMechanism | None]:
-    """The defense, and a mechanism that it is to apply in place of its own plan, or `None`.
+def planned_defense(settings: Settings) -> Defense:
+    """The defense, with its plan if that comes from public data.
 
     Without `public` the defense plans for itself. With `public` as {start, size, batches} the plan
-    comes from plain means over these batches, and is the mechanism. With {start, examples} the
-    defense is `Public`, which shrinks what it finds on these examples as far as they demand it.
+    comes from plain means over these batches. With {start, examples} the source is `Public`, which
+    shrinks what it finds on these examples as far as they demand it.
     """
     defense, public = build_defense(settings["defense"]), settings.get("public")
     if not public:
-        return defense, None
+        return defense
     data, net = dataset(settings["data"]), model(settings)
     if "examples" in public:
-        made = from_examples(defense, data, public)
+        made: Defense = from_examples(defense, data, public)
         inputs, targets = data.batch(public["start"], settings["size"])
         message = GradientMessage(net, cross_entropy, targets)
         asked = Request(made.needs, message.parameters, message, inputs, _public_stream())
-        made.source.given(asked)
-        return made, None
-    return defense, defense.plan(public_moments(net, data, public, defense.about.clamp))
+        made.origin.given(asked)
+        return made
+    return Planned(defense.plan(public_moments(net, data, public, defense.about.clamp)))
+
+
+@dataclass(frozen=True)
+class Planned(Defense):
+    """A mechanism that was planned before, whatever the message."""
+
+    planned: AnyMechanism
+
+    @property
+    def needs(self) -> Needs:  # type: ignore[override]
+        """Nothing."""
+        return Needs(moments=False, sensitivities=False)
+
+    def mechanism(self, shape: Shape, moments: Moments) -> AnyMechanism:
+        """The same for all messages."""
+        return self.planned
 
 
 def from_examples(defense: Defense, data: Dataset, public: Settings, calls_a_round: int = 1) -> Any:
@@ -183,9 +199,8 @@ def _observations(
 ) -> list[Observation]:
     """What an attacker gets of the batch, sent so many times."""
     data, net = dataset(settings["data"]), model(settings)
-    defense, mechanism = planned_defense(settings)
+    defense, given = planned_defense(settings), {"num_classes": data.num_classes, **told}
     batch = data.batch(settings["start"], settings["size"])
-    given = {"num_classes": data.num_classes, "public_mechanism": mechanism, **told}
     threat = ThreatModel(mechanism=settings.get("mechanism", "known"))
     return [
         observe(net, cross_entropy, batch, defense, threat=threat, generator=generator, **given)
@@ -199,16 +214,15 @@ def identification(settings: Settings) -> dict[str, Any]:
     Settings: `start` (the number of the draw), `examples` (the first so many are drawn from),
     `candidates`, `one_class`, `trials`.
     """
-    data, (defense, mechanism) = dataset(settings["data"]), planned_defense(settings)
+    data = dataset(settings["data"])
     report = identify_trials(
         model(settings),
         cross_entropy,
         data.batch(0, settings["examples"]),
-        defense,
+        planned_defense(settings),
         num_classes=data.num_classes,
         batch_size=settings["size"],
         per_draw=settings["trials"],
-        public_mechanism=mechanism,
         generator=_stream(settings, "identification"),
         **{name: settings[name] for name in ("candidates", "trials", "one_class")},
     )
@@ -414,9 +428,9 @@ def bound(settings: Settings) -> dict[str, Any]:
     than the bound counts.
     """
     case, generator = case_of(settings), _stream(settings, "bound")
-    defense, planned = planned_defense(settings)
+    defense = planned_defense(settings)
     values, moments = defense.observe(case.message, case.inputs, generator)
-    mechanism = defense.plan(moments) if planned is None else planned
+    mechanism = defense.plan(moments)
     prior = _prior(settings["data"], settings["prior_samples"])
     found = reconstruction_bound(case.message, case.inputs, mechanism, prior, generator=generator)
     first, second = utility(values, mechanism)

@@ -42,9 +42,10 @@ for scale in scales:
         defense,
         threat=ThreatModel(mechanism="known"),
         num_classes=2,
+        layout=layout,
         generator=torch.Generator().manual_seed(1),
     )
-    attack = TabLeak(layout, steps=100, starts=4, lr=0.2)
+    attack = TabLeak(steps=100, starts=4, lr=0.2)
     rebuilt = attack(observation, torch.Generator().manual_seed(0))
     found.append(score_table(rebuilt, private[0], layout))
     print(f"noise {scale:<6} {found[-1].summary()}")

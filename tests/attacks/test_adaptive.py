@@ -174,7 +174,7 @@ def test_linear_and_gaussian_it_meets_the_posterior_s_error(monkeypatch):
     posterior = torch.linalg.inv(matrix.T @ matrix / std**2 + prior.precision)
     truth = prior.sample(draws, generator(2))
     noise = std * torch.randn(draws, 4, generator=generator(3), dtype=torch.float64)
-    quick = InvertingGradients(steps=1, distance="euclidean")
+    quick = InvertingGradients(steps=1)
     attack = Adaptive(quick, prior)
     for name, value in (("LOOSE", 1e-9), ("LOOSENESS", 1e-9), ("WRONG", 2e-9)):
         monkeypatch.setattr(f"gradveil.attacks._adaptive.{name}", value)

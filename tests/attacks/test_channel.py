@@ -11,7 +11,6 @@ from .tiny import conv_net, observed
 def channel_of(planned, sent, defense=None, sensitivities=None, **changes):
     observation = observed(conv_net(1, (2, 2)), torch.zeros(1, 1, 2, 2), [0])
     object.__setattr__(observation, "defense", defense)
-    object.__setattr__(observation, "plan_is_public", False)
     for name, value in changes.items():
         object.__setattr__(observation, name, value)
     return open_channel(observation, {"w": torch.tensor(sent)}, planned, sensitivities)
@@ -38,9 +37,7 @@ def test_magnitude_pruning_limits_what_was_not_sent():
 def test_a_public_mask_says_nothing_of_what_it_hides():
     keep = {"w": torch.tensor([1.0, 0.0, 1.0])}
     mechanism = Mechanism(std=0.0, keep=keep)
-    channel = channel_of(
-        mechanism, [3.0, 0.0, -2.0], GradientPruning(1 / 3), plan_is_public=True
-    )  # fmt: skip
+    channel = channel_of(mechanism, [3.0, 0.0, -2.0], OptimalPruning(1 / 3))
     assert channel.evidence(1.0, 1e-2, 4).weight[1] == 0
     assert channel.evidence(0.0, 1e-2, 4).weight[1] > 0
 

@@ -39,7 +39,7 @@ def test_its_slope_is_the_negative_score():
 
 def test_a_network_runs_under_vmap_and_is_told_labels():
     samples, labels = torch.randn(8, 1, 4, 4, generator=generator()), torch.arange(8) % 2
-    denoiser = Denoiser.fit(samples, labels, steps=20, width=8, generator=generator())
+    denoiser = Denoiser.fit(samples, labels, steps=20, generator=generator())
     assert energy_of(denoiser) == Denoised(denoiser)
     energy = Denoised(denoiser, 0.3)
     slopes = vmap(grad(energy))(samples[:, None])

@@ -8,8 +8,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from gradveil import GradientMessage
-from gradveil.attacks import Observation
-from gradveil.attacks._identify import Candidates
+from gradveil.attacks import Identify, Observation
 from gradveil.messages import LocalSteps, LossFunction, trainable_parameters
 from tests.attacks.tiny import conv_net, smooth_images
 
@@ -29,13 +28,13 @@ LOSSES: dict[str, LossFunction] = {
 
 def candidates(
     model: nn.Module, loss: LossFunction, rest: int, local: LocalSteps | None = None
-) -> Candidates:
+) -> tuple[Identify, Observation]:
     images, labels = smooth_images(6 + rest, 1, (4, 4)).double(), torch.arange(6 + rest) % 4
     observation = Observation(
         model.double(), loss, trainable_parameters(model), 1 + rest, (1, 4, 4), 4, local=local
     )
     known = (images[6:], labels[6:]) if rest else None
-    return Candidates(observation, images[:6], labels[:6], known)
+    return Identify((images[:6], labels[:6]), known), observation
 
 
 @pytest.mark.parametrize("model", MODELS)
@@ -44,27 +43,28 @@ def candidates(
 def test_each_message_is_that_of_its_batch(model: str, loss: str, rest: int) -> None:
     if "normalisation" in model and not rest:
         pytest.skip("a batch of one has no statistics")
-    made = candidates(MODELS[model](), LOSSES[loss], rest)
-    found = list(made.values())
-    assert len(found) == len(made) == 6
+    made, observation = candidates(MODELS[model](), LOSSES[loss], rest)
+    found = list(made.values(observation))
+    assert len(found) == 6
     for index, values in enumerate(found):
         inputs, labels = made.batch(index)
-        assert torch.equal(inputs[0], made.inputs[index])
-        assert labels[0] == made.targets[index]
-        message = GradientMessage(made.observation.model, LOSSES[loss], labels)
+        assert torch.equal(inputs[0], made.candidates[0][index])
+        assert labels[0] == made.candidates[1][index]
+        message = GradientMessage(observation.model, LOSSES[loss], labels)
         for name, value in message(inputs).items():
             torch.testing.assert_close(values[name], value)
 
 
 def test_local_steps_are_taken_for_each() -> None:
     steps = LocalSteps(lr=0.1, steps=2, batch_size=2)
-    made = candidates(conv_net(1, (4, 4)), F.cross_entropy, 3, steps)
-    for index, values in enumerate(made.values()):
+    made, observation = candidates(conv_net(1, (4, 4)), F.cross_entropy, 3, steps)
+    for index, values in enumerate(made.values(observation)):
         inputs, labels = made.batch(index)
-        expected = steps.message(made.observation.model, F.cross_entropy, labels)(inputs)
+        expected = steps.message(observation.model, F.cross_entropy, labels)(inputs)
         for name, value in expected.items():
             torch.testing.assert_close(values[name], value)
 
 
 def test_nothing_is_drawn_from_the_global_generator(global_rng_watch: None) -> None:
-    list(candidates(conv_net(1, (4, 4)), F.cross_entropy, 2).values())
+    made, observation = candidates(conv_net(1, (4, 4)), F.cross_entropy, 2)
+    list(made.values(observation))

@@ -71,7 +71,6 @@ def test_a_plan_that_is_not_private_is_known_to_who_knows_the_defense() -> None:
         for defense in (GradientNoise(0.1), OptimalNoise(0.1)):
             found = observe(model, LOSS, BATCH, defense, threat=threat, num_classes=4)
             assert (found.mechanism is not None) is known
-            assert found.plan_is_public
 
 
 def test_same_seed_same_bytes_and_the_global_generator_is_untouched() -> None:
@@ -152,15 +151,6 @@ def test_a_response_without_a_mechanism_tells_none_even_in_the_worst_case() -> N
     model = build_model("mlp", sizes=[8, 6, 4])
     threat = ThreatModel(mechanism="realised")
     assert observe(model, LOSS, BATCH, Sign(), threat=threat, num_classes=4).mechanism is None
-
-
-def test_a_response_of_its_own_has_no_public_mechanism() -> None:
-    model = build_model("mlp", sizes=[8, 6, 4])
-    mechanism = observe(
-        model, LOSS, BATCH, NoDefense(), threat=ThreatModel(mechanism="realised"), num_classes=4
-    ).mechanism
-    with pytest.raises(TypeError, match="with a public mechanism should have no `respond`"):
-        observe(model, LOSS, BATCH, Sign(), num_classes=4, public_mechanism=mechanism)
 
 
 def test_the_memory_of_a_defense_stays_with_the_client() -> None:

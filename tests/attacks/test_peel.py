@@ -9,9 +9,11 @@ from torch import nn
 from gradveil import GradientNoise, GradientPruning, NoDefense, Rounding, load_dataset
 from gradveil._random import named_stream
 from gradveil.attacks import InvertingGradients, Peel, Reconstruction, observe
+from gradveil.attacks._descent import Watch
 from gradveil.attacks._head import head_of
 from gradveil.attacks._local_head import GRADIENT, LocalHead, Visits
 from gradveil.attacks._refine import Finish
+from gradveil.attacks._targets import Run
 from gradveil.messages import LocalSteps
 from gradveil.models import build_model
 from gradveil.scoring import score
@@ -205,8 +207,8 @@ def test_features_that_show_little_of_an_image_are_not_inverted(monkeypatch):
 
 
 def own_cost(attack, observation, found) -> float:
-    unit = attack._unit(observation, found.targets, named_stream("unit"))
-    return float(attack._cost(observation, found.targets, unit)(found.inputs, 1.0))
+    run = Run(observation, found.targets, seeded(), Watch(None))
+    return float(attack._cost(run, attack._unit(run, named_stream("unit")))(found.inputs, 1.0))
 
 
 @pytest.mark.parametrize(("seed", "finish"), [(0, None), (1, Finish(steps=1, products=5))])

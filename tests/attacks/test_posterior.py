@@ -4,7 +4,7 @@ import torch
 
 from gradveil import GradientNoise
 from gradveil.attacks import Adaptive, InvertingGradients, Observation
-from gradveil.attacks._adaptive import _planned, _Posterior
+from gradveil.attacks._adaptive import _Posterior
 from gradveil.attacks._descent import Minimum, Point, Watch
 from gradveil.attacks._targets import Run
 
@@ -22,7 +22,7 @@ def seen(seed: int = 0) -> Observation:
 def posterior_at(estimate: torch.Tensor) -> _Posterior:
     observation = seen()
     run = Run(observation, observation.labels, generator(), Watch(None))
-    return _Posterior(ATTACK, run, _planned(run, estimate))
+    return _Posterior.at(estimate, ATTACK, run)
 
 
 def candidates(*offsets: float) -> torch.Tensor:

@@ -54,9 +54,7 @@ def test_it_reads_through_the_clipping() -> None:
     observation = observed(conv_net(1, (6, 6)), truth, [0, 1], private(), mechanism="known")
     unaware = observed(conv_net(1, (6, 6)), truth, [0, 1], private())
     few = Finish(steps=4, products=20, widths=())
-    attack = InvertingGradients.strong(
-        steps=50, restarts=1, distance="euclidean", total_variation_end=None, regress=None
-    )
+    attack = InvertingGradients.strong(steps=50, restarts=1, total_variation_end=None, regress=None)
     adaptive = Adaptive(attack, prior=TotalVariation(0.5), finish=few)
     aware = adaptive(observation, generator()).inputs
     assert error(aware, truth) < 0.1 * error(attack(unaware, generator()).inputs, truth)

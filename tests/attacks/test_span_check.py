@@ -14,7 +14,7 @@ from gradveil.attacks import (
     TokenRows,
     observe,
 )
-from gradveil.attacks._span_check import Places, distances, first_inputs, linear_inputs, span_of
+from gradveil.attacks._span_check import distances, first_inputs, linear_inputs, span_of
 from gradveil.attacks._token_rows import likely_tokens, row_scores
 from gradveil.defenses import Defense
 from gradveil.models import next_token_loss
@@ -133,11 +133,3 @@ def test_the_time_budget_ends_the_search():
     ids = sequences(2, tokens=TOKENS)
     observation = observed(False, ids, GradientNoise(1.0))
     assert SpanCheck(time_budget=0.0)(observation, generator()).status == "time budget"
-
-
-def test_without_a_span_each_likely_token_is_used_once_where_it_fits_best():
-    tokens = [torch.tensor([9, 8])] * 3
-    costs = torch.tensor([[0.0, 1.0, 1.0], [1.0, 1.0, 0.0]])
-    places = Places(tokens, [False] * 3, torch.tensor([4, 6]), costs)
-    assert places.start(1).tolist() == [[4, 9, 6]]
-    assert places._replace(decided=[True, False, False]).start(2).tolist() == [[9] * 3, [8] * 3]

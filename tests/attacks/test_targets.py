@@ -16,7 +16,8 @@ from gradveil.attacks import (
     recover_labels,
 )
 from gradveil.attacks._descent import order_like
-from gradveil.attacks._targets import labels_of, soft_targets
+from gradveil.attacks._dlg import soft_targets
+from gradveil.attacks._targets import labels_of
 from gradveil.models import build_model
 
 GENERATOR = torch.Generator().manual_seed(0)
@@ -114,9 +115,7 @@ def test_labels_are_read_off_for_classes_only():
 def test_an_attack_with_known_numbers_finds_the_inputs():
     model = build_model("mlp", sizes=[6, 32, 2], activation="sigmoid")
     observation = seen(model, mse_loss, ROWS, 3 * ROWS[:, :2] + 1, "known")
-    found = InvertingGradients(400, distance="euclidean", total_variation=0.0)(
-        observation, generator()
-    )
+    found = InvertingGradients(400, total_variation=0.0)(observation, generator())
     assert float((found.inputs - ROWS).square().mean()) < 0.05
     assert torch.equal(found.targets, 3 * ROWS[:, :2] + 1)
 

@@ -229,7 +229,7 @@ def _guess_pngs(data: Dataset, truth: Tensor, seed: int, blur: float) -> tuple[s
 
 def _estimate(values: list[float]) -> Interval:
     generator = torch.Generator().manual_seed(0)
-    return bootstrap_interval(torch.tensor(values), resamples=200, generator=generator)
+    return bootstrap_interval(torch.tensor(values), generator=generator)
 
 
 def _layers(place: int, noise: float, kept: float) -> tuple[LayerResult, ...]:

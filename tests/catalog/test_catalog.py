@@ -42,7 +42,7 @@ def test_a_source_is_a_specification_of_its_own() -> None:
 @pytest.mark.parametrize(
     "attack",
     [
-        InvertingGradients(steps=3, distance="euclidean", restarts=2),
+        InvertingGradients(steps=3, restarts=2),
         InvertingGradients.strong(restarts=1),
         Adaptive(unaware=InvertingGradients(steps=7), prior=TotalVariation(0.5), finish=Finish()),
     ],

@@ -44,9 +44,7 @@ def information_of_signs(level: float) -> float:
 
 
 def test_gaussian_samples_have_the_information_of_the_smoothed_gaussian():
-    prior = LearnedPrior.measure(
-        wiener, gaussian(20_000), level=LEVEL, draws=8, generator=seeded(1)
-    )
+    prior = LearnedPrior.measure(wiener, gaussian(20_000), level=LEVEL, generator=seeded(1))
     assert relative(prior.information, torch.linalg.inv(SMOOTHED)) < 0.03
     assert relative(prior.covariance, COVARIANCE) < 0.03
     best = LEVEL**2 * torch.linalg.solve(SMOOTHED, COVARIANCE)
@@ -62,7 +60,7 @@ def relative(found: Tensor, expected: Tensor) -> float:
 
 def test_the_trace_is_that_of_the_error():
     """tr J = n / τ² - MMSE / τ⁴."""
-    prior = LearnedPrior.measure(wiener, gaussian(20_000), level=LEVEL, draws=8, generator=seeded())
+    prior = LearnedPrior.measure(wiener, gaussian(20_000), level=LEVEL, generator=seeded())
     expected = SIZE * (LEVEL**-2 - prior.error * LEVEL**-4)
     assert float(prior.information.trace()) == pytest.approx(expected, rel=0.02)
 
@@ -80,9 +78,7 @@ def test_the_linear_gaussian_bound_is_the_posterior_error():
 @pytest.mark.parametrize("level", [0.3, 0.6, 1.0])
 def test_the_information_of_a_mixture(level):
     """Two atoms: no density without noise, and with it far more than the Gaussian's 1/(1 + τ²)."""
-    prior = LearnedPrior.measure(
-        best_of_signs, signs(20_000), level=level, draws=8, generator=seeded(2)
-    )
+    prior = LearnedPrior.measure(best_of_signs, signs(20_000), level=level, generator=seeded(2))
     assert float(prior.information) == pytest.approx(information_of_signs(level), rel=0.02)
     assert float(prior.information) > 1.05 / (1 + level**2)
 
@@ -128,7 +124,7 @@ def test_a_worse_denoiser_gives_a_larger_bound(share):
         return linear_guess + share * (learned + 0.2 * torch.sin(9 * noisy))
 
     good, bad = (
-        LearnedPrior.measure(d, signs(20_000), level=level, draws=4, generator=seeded(5))
+        LearnedPrior.measure(d, signs(20_000), level=level, generator=seeded(5))
         for d in (best_of_signs, worse)
     )
     assert bad.error > good.error
@@ -152,7 +148,7 @@ def test_a_denoiser_of_the_wrong_size_is_calibrated():
 def test_a_learned_denoiser_within_classes():
     labels = torch.arange(1000) % 2
     samples = (2.0 * labels[:, None] - 1 + 0.3 * normal(1000, 2)).float()
-    denoiser = Denoiser.fit(samples[:800], labels[:800], steps=60, width=32, generator=seeded(7))
+    denoiser = Denoiser.fit(samples[:800], labels[:800], steps=60, generator=seeded(7))
     prior = LearnedPrior.measure(
         denoiser, samples[800:], labels[800:], level=0.5, generator=seeded(8)
     )
@@ -173,7 +169,7 @@ def test_wrong_arguments_say_so():
             LearnedPrior(**options)
     with pytest.raises(TypeError, match="denoiser"):
         LearnedPrior.measure("median", gaussian(20), level=0.1)
-    denoiser = Denoiser.fit(gaussian(20).float(), steps=1, width=4, generator=seeded())
+    denoiser = Denoiser.fit(gaussian(20).float(), steps=1, generator=seeded())
     with pytest.raises(ValueError, match="one class for each"):
         LearnedPrior.measure(denoiser, gaussian(4).float(), torch.zeros(3).long(), level=0.1)
     with pytest.raises(ValueError, match="trained for"):

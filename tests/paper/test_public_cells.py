@@ -28,10 +28,9 @@ def std_at(defense, start, size=2):
 
 def test_a_plan_from_public_examples_is_the_same_for_all_batches_and_of_the_scale_asked_for():
     settings = {**ATTACK, "defense": DEFENSE, "public": EXAMPLES}
-    plans = [std_at(planned_defense(settings)[0], start) for start in (0, 40)]
-    other = std_at(
-        planned_defense({**settings, "defense": "optimal-clamped-noise(scale=0.2)"})[0], 0
-    )
+    plans = [std_at(planned_defense(settings), start) for start in (0, 40)]
+    twice = {**settings, "defense": "optimal-clamped-noise(scale=0.2)"}
+    other = std_at(planned_defense(twice), 0)
     for name, std in plans[0].items():
         assert torch.equal(std, plans[1][name])
         assert torch.allclose(2 * std, other[name])
@@ -40,8 +39,7 @@ def test_a_plan_from_public_examples_is_the_same_for_all_batches_and_of_the_scal
 
 
 def test_the_plan_is_that_of_public():
-    made, mechanism = planned_defense({**ATTACK, "defense": DEFENSE, "public": EXAMPLES})
-    assert mechanism is None
+    made = planned_defense({**ATTACK, "defense": DEFENSE, "public": EXAMPLES})
     assert isinstance(made.source, Public)
     inputs, targets = dataset("mnist").batch(100, 2)
     own = replace(build_defense(DEFENSE), source=Public(dataset("mnist").batch(100, 16)))
@@ -55,17 +53,16 @@ def test_the_plan_is_that_of_public():
 
 def test_batches_of_public_data_make_the_plan_of_plain_means():
     public = {"start": 100, "size": 2, "batches": 2}
-    defense, mechanism = planned_defense({**ATTACK, "defense": DEFENSE, "public": public})
+    planned = planned_defense({**ATTACK, "defense": DEFENSE, "public": public}).planned
     moments = public_moments(model(MNIST), dataset("mnist"), public, 1.0)
-    expected = defense.plan(moments).std
-    assert all(torch.equal(std, expected[name]) for name, std in mechanism.std.items())
+    expected = build_defense(DEFENSE).plan(moments).std
+    assert all(torch.equal(std, expected[name]) for name, std in planned.std.items())
 
 
 @pytest.mark.parametrize("public", [None, {}])
 def test_without_public_data_the_defense_plans_for_itself(public):
-    defense, mechanism = planned_defense({**ATTACK, "defense": "no-defense", "public": public})
+    defense = planned_defense({**ATTACK, "defense": "no-defense", "public": public})
     assert isinstance(defense, NoDefense)
-    assert mechanism is None
 
 
 def test_clients_share_one_plan_which_is_made_again_after_some_rounds():

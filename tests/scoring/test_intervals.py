@@ -4,6 +4,12 @@ import torch
 from gradveil.scoring import bootstrap_interval
 
 
+@pytest.fixture(autouse=True)
+def few(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Enough resamples to tell coverage by."""
+    monkeypatch.setattr("gradveil.scoring._intervals.RESAMPLES", 1000)
+
+
 def seeded(seed: int = 0) -> torch.Generator:
     return torch.Generator().manual_seed(seed)
 
@@ -13,7 +19,7 @@ def test_covers_the_mean_as_often_as_it_says() -> None:
     hits = 0
     for _ in range(200):
         values = torch.randn(40, generator=draws)
-        found = bootstrap_interval(values, resamples=400, generator=draws)
+        found = bootstrap_interval(values, generator=draws)
         hits += found.low <= 0 <= found.high
     assert 0.90 <= hits / 200 <= 0.99
 
@@ -28,7 +34,7 @@ def coverage(groups: int, percentile: bool) -> float:
             tails = torch.tensor([0.025, 0.975], dtype=torch.float64)
             low, high = torch.quantile(values[chosen].mean(1), tails).tolist()
         else:
-            found = bootstrap_interval(values, resamples=1000, generator=draws)
+            found = bootstrap_interval(values, generator=draws)
             low, high = found.low, found.high
         hits += low <= 0 <= high
     return hits / trials

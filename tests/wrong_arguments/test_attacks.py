@@ -109,7 +109,6 @@ def test_observations(case: Wrong, empty: Path) -> None:
     (lambda: InvertingGradients(total_variation=-1.0), "total_variation", "-1.0"),
     (lambda: InvertingGradients(total_variation_end=-1.0), "total_variation_end", "-1.0"),
     (lambda: InvertingGradients(restarts=0), "restarts", "0"),
-    (lambda: InvertingGradients(distance="far"), "distance", "'far'"),
     (lambda: InvertingGradients(finish=True), "finish", "True"),
     (lambda: InvertingGradients(peel="yes"), "peel", "'yes'"),
     (lambda: InvertingGradients(unpool="yes"), "unpool", "'yes'"),
@@ -182,7 +181,6 @@ IMAGES = torch.rand(2, 3, 8, 8, generator=seeded())
     (lambda: bootstrap_interval([]), "values", "[]"),
     (lambda: bootstrap_interval("abc"), "values", "abc"),
     (lambda: bootstrap_interval(torch.tensor([NAN])), "values", "finite: False"),
-    (lambda: bootstrap_interval(torch.ones(2), resamples=0), "resamples", "0"),
 )
 def test_scores(case: Wrong, empty: Path) -> None:
     assert_refused(case, empty)

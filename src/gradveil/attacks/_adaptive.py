@@ -12,16 +12,7 @@ from gradveil.theory import GaussianPrior
 
 from ._attack import FINISHED, Progress, Reconstruction
 from ._channel import LOOSENESS, Channel, depends_on_inputs, plan_channel
-from ._descent import (
-    SETTLED,
-    Descent,
-    Minimum,
-    Point,
-    consensus,
-    message_of,
-    noise_start,
-    sent_row,
-)
+from ._descent import SETTLED, Descent, Minimum, Point, consensus
 from ._inverting_gradients import InvertingGradients, between
 from ._matching import Evidence
 from ._observation import check_known
@@ -35,19 +26,19 @@ from ._targets import LabelledSearch, Run
 class Adaptive(LabelledSearch):
     """Maximum a posteriori: minimises -log p(sent | g(x)) + E(x) under the known mechanism.
 
-    -log p is ½ Σ_i dist(g_i, I_i)² / std_i²: entries with noise are points weighted by 1/std_i²,
-    kept entries of a pruned message equalities, pruned ones intervals |g_i| ≤ τ_i, clipped ones
-    rays, rounded ones cells. E is the prior's energy. A mechanism that is not public is planned
-    again at the attacker's own estimate. Where it was planned from the private batch, its noise
-    levels are evidence, too: `PlanReader` reads them, and its result counts if it is more likely.
+    -log p is ½ Σ_i dist(g_i, I_i)² / std_i² (`Evidence`): entries with noise are points, pruned
+    ones intervals |g_i| ≤ τ_i, clipped ones rays, rounded ones cells. E is the prior's energy. A
+    mechanism that is not public is planned again at the attacker's own estimate. Where it was
+    planned from the private batch, its noise levels are evidence, too: `PlanReader` reads them, and
+    its result counts if it is more likely.
 
-    The intervals open gradually: at first everything counts as sent as it is, as for an unaware
-    attack. The unaware attack's own result and starts from noise go through the same last stages,
-    and the most likely one wins. Where even that one leaves a part of the message unexplained, all
-    are wrong, each in its own way, and the mean of the likely ones, images of equal labels matched
-    first, is nearer to the truth than any. A descent goes on from that mean; if its end explains
-    the message it is returned, else the point half way. Where the plan was made at the attacker's
-    estimate the unaware result as it was counts, too, for that may have led the others astray.
+    The intervals open gradually. The unaware attack's own result and starts from noise go through
+    the same last stages, and the most likely one wins. Where even that one leaves a part of the
+    message unexplained, all are wrong, each in its own way, and the mean of the likely ones, images
+    of equal labels matched first, is nearer to the truth than any. A descent goes on from that
+    mean; if its end explains the message it is returned, else the point half way. Where the plan
+    was made at the attacker's estimate the unaware result as it was counts, too, for that may have
+    led the others astray.
 
     Args:
         unaware: The attack whose result is the warm start; its steps and rate are used, too.
@@ -65,7 +56,7 @@ class Adaptive(LabelledSearch):
     knows_defense = True
 
     unaware: InvertingGradients = field(default_factory=InvertingGradients.strong)
-    prior: Energy | GaussianPrior | Denoiser | None = field(
+    prior: TotalVariation | GaussianPrior | Denoiser | None = field(
         default_factory=lambda: TotalVariation(2.0)
     )
     _: KW_ONLY
@@ -93,34 +84,29 @@ class Adaptive(LabelledSearch):
 
     def _likeliest(self, run: Run, warm: Reconstruction) -> Reconstruction:
         """Plan, search from noise, plan again, then bring all candidates to the end."""
-        posterior = _Posterior(self, run, _planned(run, warm.inputs))
+        posterior = _Posterior.at(warm.inputs, self, run)
         if posterior.is_solved_by(warm):
             return warm
-        noise = noise_start(run.observation, self.restarts, run.generator)
-        searched = posterior.descend(noise, 1.0, 2.0, annealed=True)
+        searched = posterior.descend(run.noise(self.restarts), 1.0, 2.0, annealed=True)
         candidates = torch.cat([warm.inputs[None], searched.inputs])
         costs = posterior.costs(candidates)
         best = candidates[costs.argmin()]
         if searched.status != FINISHED:
             return replace(warm, inputs=best, loss=float(costs.min()), status=searched.status)
         if depends_on_inputs(run.observation):
-            posterior = replace(posterior, channel=_planned(run, best))
+            posterior = _Posterior.at(best, self, run)
         polished = posterior.descend(candidates, 0.25, 0.1)
         end = posterior.agreed(polished, posterior.finish(polished), warm.inputs)
-        return Reconstruction(end.inputs, run.labels, end.cost, polished.history, end.status)
+        return Reconstruction(end.inputs, run.labels, end.cost, end.status)
 
     def _read(self, run: Run, result: Reconstruction) -> Reconstruction:
         """The result, or what the noise levels show if that is more likely.
 
         They are read where noise has at least half of the message's power.
         """
-        seen = run.observation
-        if result.status != FINISHED or not plan_can_be_read(seen):
+        if result.status != FINISHED or not plan_can_be_read(run.observation):
             return result
-        sent = sent_row(seen)
-        with torch.no_grad():
-            left = (sent - message_of(seen)(result.inputs, result.targets)).square().sum()
-        if left < 0.5 * sent.square().sum():
+        if run.misfit(result.inputs) < 0.5:
             return result
         return PlanReader(time_budget=run.watch.left()).improve(run, result)
 
@@ -153,6 +139,11 @@ class _Posterior:
     run: Run
     channel: Channel
 
+    @classmethod
+    def at(cls, estimate: Tensor, attack: Adaptive, run: Run) -> "_Posterior":
+        """With the known mechanism, or planned with the sensitivities at the estimate."""
+        return cls(attack, run, plan_channel(run.observation, run.labels, estimate, run.generator))
+
     @property
     def energy(self) -> Energy:
         return energy_of(self.attack.prior)
@@ -167,7 +158,7 @@ class _Posterior:
     def values(self, inputs: Tensor) -> Tensor:
         """The message, not differentiated."""
         with torch.no_grad():
-            return message_of(self.run.observation)(inputs, self.run.labels)
+            return self.run.message(inputs)
 
     def is_solved_by(self, result: Reconstruction) -> bool:
         """Whether nothing was hidden and the unaware attack has it all: a prior would only hurt."""
@@ -182,8 +173,8 @@ class _Posterior:
 
     def costs(self, candidates: Tensor) -> Tensor:
         """Of each candidate, by the final evidence."""
-        evidence = self.evidence()
-        found = [evidence.misfit(self.values(x)) + self.energy(x) for x in candidates]
+        evidence, energy = self.evidence(), self.energy
+        found = [evidence.misfit(self.values(x)) + energy(x) for x in candidates]
         return torch.stack(found).detach()
 
     def descend(self, start: Tensor, share: float, rate: float, annealed: bool = False) -> Minimum:
@@ -193,11 +184,11 @@ class _Posterior:
         cosine, and that steps over more of them.
         """
         run, unaware = replace(self.run, progress=self.attack.progress), self.attack.unaware
-        message, final = message_of(run.observation), self.evidence()
+        message, energy, final = run.message, self.energy, self.evidence()
 
         def cost(inputs: Tensor, progress: float) -> Tensor:
             evidence = self.evidence(min(1.0, progress / SETTLED)) if annealed else final
-            return evidence.misfit(message(inputs, run.labels)) + self.energy(inputs)
+            return evidence.misfit(message(inputs)) + energy(inputs)
 
         decay, settled = ("cosine", SETTLED) if annealed else ("steps", 0.0)
         steps, left = max(1, round(share * unaware.steps)), run.watch.left()
@@ -239,8 +230,3 @@ class _Posterior:
             return found.best
         inputs = (found.inputs[0] + mean) / 2
         return Point(inputs, float(self.costs(inputs[None])), found.status)
-
-
-def _planned(run: Run, estimate: Tensor) -> Channel:
-    """With the sensitivities at the attacker's estimate, along eight directions."""
-    return plan_channel(run.observation, run.labels, estimate, run.generator)

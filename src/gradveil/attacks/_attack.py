@@ -2,7 +2,7 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from dataclasses import dataclass, field, fields, is_dataclass, replace
+from dataclasses import dataclass, fields, is_dataclass, replace
 from typing import Any, TypeVar
 
 import torch
@@ -36,8 +36,6 @@ class Reconstruction:
     """The labels, or other targets, that it assumed or found, one row for each example."""
     loss: float
     """The attack's own cost at `inputs`."""
-    history: list[tuple[int, float]] = field(default_factory=list)
-    """(step, best cost so far), every so many steps."""
     status: str = FINISHED
     is_certain: bool = False
     """Whether the attack's own equations confirm it, so that no other need be looked for."""
@@ -52,8 +50,7 @@ Own = TypeVar("Own", bound="Attack")
 class Attack(ABC):
     """A way to rebuild the private batch from an Observation.
 
-    A new attack is one small file: implement `__call__`. A dataclass with the fields `steps`,
-    `time_budget` or `progress` can be `configured` without more code.
+    A new attack is one small file: implement `__call__`.
 
     >>> class Blank(Attack):
     ...     def __call__(self, observation, generator=None):
@@ -88,10 +85,10 @@ class Attack(ABC):
         if not is_dataclass(self):
             return self
         own = {field.name: getattr(self, field.name) for field in fields(self) if field.init}
+        if time_budget is not None and own.get("time_budget") is not None:
+            time_budget = min(time_budget, own["time_budget"])
         given = {"steps": steps, "time_budget": time_budget, "progress": progress}
         changes: dict[str, Any] = {k: v for k, v in given.items() if k in own and v is not None}
-        if "time_budget" in changes and own["time_budget"] is not None:
-            changes["time_budget"] = min(changes["time_budget"], own["time_budget"])
         return replace(self, **changes) if changes else self
 
 

@@ -207,10 +207,9 @@ class CAFE(Search):
             told, steps = self.progress, self.steps
             points.append(minimise_lbfgs(cost, start, steps=steps, watch=watch, progress=told))
             inputs[block] = clamp(points[-1].inputs, low, high)
-        history = [each for point in points for each in point.history]
         status = next((p.status for p in points if p.status != FINISHED), FINISHED)
         targets = torch.full((len(inputs),), -1, device=inputs.device)
-        return Reconstruction(inputs, targets, sum(p.cost for p in points), history, status)
+        return Reconstruction(inputs, targets, sum(p.cost for p in points), status)
 
     def _cost(
         self, observation: VerticalObservation, number: int, deltas: Tensor, features: Tensor

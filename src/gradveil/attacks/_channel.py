@@ -145,10 +145,10 @@ def open_channel(
     """
     channel = read(mechanism, sent, realised=observation.mechanism is not None)
     defense, pruned = observation.defense, channel.silent
-    told = defense is not None and not observation.plan_is_public
-    if not told or not bool(pruned.any()) or bool(pruned.all()):
+    if defense is None or not defense.about.private:  # a public mask tells nothing of g
         return channel
-    assert defense is not None
+    if not bool(pruned.any()) or bool(pruned.all()):
+        return channel
     slopes = None if sensitivities is None else flatten(sensitivities).sqrt()
     limit = defense.pruned_limits(channel.sent, pruned, slopes)
     limited = pruned & ~limit.isinf()
@@ -210,5 +210,5 @@ def depends_on_inputs(observation: Observation) -> bool:
 
 def _prunes_by_sensitivity(observation: Observation) -> bool:
     defense = observation.defense
-    hidden = defense is not None and not observation.plan_is_public
+    hidden = defense is not None and defense.about.private
     return hidden and isinstance(defense, OptimalPruning)

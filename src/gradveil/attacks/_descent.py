@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -23,8 +23,6 @@ attack's own yardstick, by which the best iterate is picked. `progress` runs fro
 
 SETTLED = 7 / 8
 """From this share of the steps on nothing is annealed, and iterates are comparable."""
-RECORDED = 50
-"""Every how many steps the best cost is recorded."""
 MANY, SMALL = 4, 4096
 """Candidates and their entries from which, and up to which, batching pays on a processor."""
 
@@ -38,7 +36,7 @@ class Descent:
         method: "signed-adam" (Adam on the signs of the gradient) or "adam".
         decay: "steps" (× 0.1 after 3/8, 5/8 and 7/8 of the steps), "cosine" or "none".
         settled: From this share of the steps on iterates compete by their own costs. Before it,
-            where an annealed cost is not yet the final one, the latest iterate counts as the best.
+            where an annealed cost is not yet the final one, the latest one counts as the best.
     """
 
     steps: int = 1000
@@ -64,7 +62,6 @@ class Point:
     inputs: Tensor
     cost: float = float("inf")
     status: str = FINISHED
-    history: list[tuple[int, float]] = field(default_factory=list)
 
 
 @dataclass
@@ -72,19 +69,20 @@ class Minimum:
     """The best iterate of each candidate, by its own cost."""
 
     inputs: Tensor
-    """Shape (candidates, ...)."""
     costs: Tensor
-    """Shape (candidates,)."""
-    history: list[tuple[int, float]] = field(default_factory=list)
-    """(step, best cost so far)."""
     status: str = FINISHED
 
     @property
     def best(self) -> Point:
         """The candidate of the least cost."""
         place = self.costs.argmin()
-        own = float(self.costs[place])
-        return Point(self.inputs[place], own, self.status, self.history)
+        return Point(self.inputs[place], float(self.costs[place]), self.status)
+
+    def beside(self, other: "Minimum") -> "Minimum":
+        """The candidates of both; the first status that says that one did not finish."""
+        status = other.status if self.status == FINISHED else self.status
+        inputs = torch.cat([self.inputs, other.inputs])
+        return Minimum(inputs, torch.cat([self.costs, other.costs]), status)
 
 
 class Watch:
@@ -126,14 +124,9 @@ def minimise(
 ) -> Minimum:
     """Minimise cost(candidate, progress, *data) for each candidate, clamped to [low, high].
 
-    Args:
-        cost: Of one candidate. It must not depend on other candidates.
-        start: Shape (candidates, ...).
-        data: Tensors with one row for each candidate, which the cost gets beside it.
-
-    Stopped by the time budget or by Ctrl-C, it returns the best so far, and says so. With a time
-    budget, rates and annealing follow the time where that is ahead of the steps, so that they come
-    to their end.
+    The cost of one candidate must not depend on others; `data` has a row for each of them. Stopped
+    by the time budget or by Ctrl-C, it returns the best so far, and says so. With a time budget,
+    rates and annealing follow the time where that is ahead of the steps.
     """
     watch, evaluate = Watch(descent.time_budget), _evaluator(cost)
     best = Minimum(start.clone(), torch.full_like(start.flatten(1)[:, 0], torch.inf))
@@ -145,8 +138,6 @@ def minimise(
             better = own.isfinite() if share <= descent.settled else own < best.costs
             best.inputs = torch.where(better.view(-1, *[1] * (now.dim() - 1)), now, best.inputs)
             best.costs = torch.where(better, own.to(best.costs), best.costs)
-            if step % RECORDED == 0 or step == descent.steps:
-                best.history.append((step, float(best.costs.min())))
             if progress is not None:
                 progress(step, descent.steps, float(best.costs.min()))
             if step == descent.steps or watch.is_over():
@@ -156,10 +147,6 @@ def minimise(
     except KeyboardInterrupt:
         best.status = INTERRUPTED
     return best
-
-
-class _TimeIsUp(Exception):
-    pass
 
 
 def minimise_lbfgs(
@@ -184,7 +171,7 @@ def minimise_lbfgs(
 
     def closure() -> Tensor:
         if watch.is_over() and best.cost < float("inf"):
-            raise _TimeIsUp
+            raise TimeoutError
         value = cost(now)
         (now.grad,) = torch.autograd.grad(value, now)  # and of nothing else in the graph
         value = value.detach()
@@ -194,14 +181,13 @@ def minimise_lbfgs(
 
     try:
         for step in range(0, steps, 20):
-            before, done = best.cost, min(step + 20, steps)
+            before = best.cost
             optimiser.step(closure)  # type: ignore[arg-type]
-            best.history.append((done, best.cost))
             if progress is not None:
-                progress(done, steps, best.cost)
+                progress(min(step + 20, steps), steps, best.cost)
             if best.cost <= tolerance or not best.cost < before:
                 break
-    except _TimeIsUp:
+    except TimeoutError:
         best.status = TIME_BUDGET
     except KeyboardInterrupt:
         best.status = INTERRUPTED
@@ -236,8 +222,7 @@ def _adam(method: str, like: Tensor) -> Callable[[Tensor, float], Tensor]:
 def _evaluator(cost: Cost) -> Callable[..., tuple[Tensor, Tensor]]:
     """Gradients and own costs of all candidates: one after the other, or from one batched pass.
 
-    On an accelerator the batched one is faster. On a processor the transforms cost more than they
-    save, but for many small candidates.
+    On a processor the transforms cost more than they save, but for many small candidates.
     """
 
     def paired(candidate: Tensor, share: float, *data: Tensor) -> tuple[Tensor, Tensor]:
@@ -275,10 +260,7 @@ def message_of(observation: Observation) -> Callable[[Tensor, Tensor], Tensor]:
 
 
 def parts_of(observation: Observation) -> Callable[[Tensor, Tensor], tuple[Tensor, ...]]:
-    """(inputs, labels) to the tensors of the message that they would make, in the order of names.
-
-    Of a plain gradient only the targets change, so its checks are done once.
-    """
+    """The same tensor by tensor. Of a plain gradient only targets change: it is checked once."""
     first = observation.message(torch.zeros(observation.batch_size))
     fixed = first if type(first) is GradientMessage else None
 
@@ -303,10 +285,7 @@ def noise_start(observation: Observation, count: int, generator: torch.Generator
 
 
 def consensus(seeds: Tensor, labels: Tensor) -> Tensor:
-    """For each seed the mean over seeds, in that seed's own order.
-
-    Images of one label come in any order, so each seed's are first matched to the first seed's.
-    """
+    """For each seed the mean over seeds, whose images are matched first, in its own order."""
     orders = [order_like(seed, seeds[0], labels) for seed in seeds]
     mean = torch.stack([seed[order] for seed, order in zip(seeds, orders, strict=True)]).mean(0)
     return torch.stack([mean[order.argsort()] for order in orders])

@@ -1,18 +1,106 @@
 """Deep Leakage from Gradients, and its improvement: labels first."""
 
 from dataclasses import dataclass
+from math import prod
+from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn.functional import one_hot
 
-from gradveil._random import generator_or_fresh, normal_like
+from gradveil._checks import WrongValue, first_line
+from gradveil._random import generator_or_fresh, named_stream, normal_like
 from gradveil._tensors import relative_misfit
+from gradveil.messages import FunctionalLoss
 
 from ._attack import FINISHED, Reconstruction, Search
-from ._descent import Watch, clamp, minimise_lbfgs
+from ._descent import Watch, clamp, message_of, minimise_lbfgs
 from ._labels import recover_labels
+from ._model_layers import random_inputs
 from ._observation import Observation, check_observation
-from ._targets import SoftTargets, soft_targets
+
+GRANT = "Grant the targets: `ThreatModel(labels='known')`."
+
+
+@dataclass(frozen=True)
+class SoftTargets:
+    """The variables that a search moves in place of the targets, as DLG does for class labels.
+
+    Numbers are moved themselves. Labels are the softmax of logits along the dimension `classes`,
+    which a loss such as cross-entropy takes as the probabilities of classes. `known` targets leave
+    nothing to be moved. `blank` are zeros in the shape of the variables.
+    """
+
+    blank: Tensor
+    classes: int | None
+    known: Tensor | None = None
+
+    def relaxed(self, variables: Tensor) -> Tensor:
+        """What the loss is given on the way."""
+        if self.known is not None:
+            return self.known
+        return variables if self.classes is None else variables.softmax(self.classes)
+
+    def settled(self, variables: Tensor) -> Tensor:
+        """The targets at the end: numbers, or the likeliest classes."""
+        if self.known is not None:
+            return self.known
+        return variables if self.classes is None else variables.argmax(self.classes)
+
+
+def soft_targets(observation: Observation) -> SoftTargets:
+    """Variables for the targets of an observation; an error where the message hides them.
+
+    That is where the loss takes no probabilities in place of labels, or where the gradient does not
+    change with the targets but by jumps (an absolute error).
+    """
+    generator = named_stream("targets")  # the attack's own draws stay the same
+    like = next(iter(observation.sent.values()))
+    shape = (observation.batch_size, *observation.target_shape)
+    soft = SoftTargets(like.new_zeros(shape), None)
+    if observation.task != "numbers":
+        soft = _distributions(observation, shape, generator)
+    inputs = random_inputs(observation, observation.batch_size, generator)
+    variables = normal_like(soft.blank, generator).requires_grad_()
+    slope, found = soft.blank, "that its derivative is 0"
+    with torch.enable_grad():
+        try:
+            values = message_of(observation)(inputs, soft.relaxed(variables))
+            (slope,) = torch.autograd.grad(
+                values.square().sum(), variables, allow_unused=True, materialize_grads=True
+            )
+        except RuntimeError as failed:
+            found = f"`{first_line(failed)}`"
+    if not bool(slope.any()):
+        expected = "have a gradient that follows the targets, which are looked for with the inputs"
+        raise WrongValue("observation.loss_fn", expected, found, GRANT)
+    return soft
+
+
+def _distributions(
+    observation: Observation, shape: tuple[int, ...], generator: torch.Generator
+) -> SoftTargets:
+    """Probabilities in a layout in which the loss takes them: classes second, or last."""
+    loss = FunctionalLoss(observation.model, observation.loss_fn, seed=0)
+    with torch.no_grad():
+        inputs = random_inputs(observation, observation.batch_size, generator)
+        outputs: Any = loss.outputs(loss.parameters, inputs)
+    size = outputs.numel() if isinstance(outputs, Tensor) else 0
+    classes, rest = divmod(size, prod(shape))
+    error = "" if classes and not rest else "outputs that are not one score for each class"
+    for place in (1, -1) if not error else ():
+        hard = torch.arange(prod(shape), device=outputs.device).reshape(shape) % classes
+        soft = one_hot(hard, classes).movedim(-1, place).to(outputs)
+        try:
+            told, found = (loss.loss_of_outputs(outputs, targets) for targets in (hard, soft))
+        except (RuntimeError, TypeError, ValueError, IndexError) as failed:
+            error = f"`{first_line(failed)}`"
+            continue
+        if torch.allclose(told, found, rtol=1e-4, atol=1e-6):
+            return SoftTargets(torch.zeros_like(soft), place)
+        error = f"a loss of {float(found):.4g} where labels give {float(told):.4g}"
+    expected = "take probabilities of classes in place of labels, which are looked for, too"
+    raise WrongValue("observation.loss_fn", expected, error, GRANT)
 
 
 @dataclass(frozen=True)
@@ -44,7 +132,6 @@ class DLG(Search):
     def __call__(
         self, observation: Observation, generator: torch.Generator | None = None
     ) -> Reconstruction:
-        """The best of all starts by its own cost; all randomness comes from the generator."""
         check_observation(observation)
         generator, watch = generator_or_fresh(generator), Watch(self.time_budget)
         targets, like = self._targets(observation, generator), next(iter(observation.sent.values()))
@@ -55,27 +142,23 @@ class DLG(Search):
             message = observation.message(own)(row[: blank.numel()].view_as(blank))
             return relative_misfit(message, observation.sent)
 
-        points = []
+        points, told = [], self.progress
         for _ in range(self.restarts):
             drawn = [normal_like(part, generator).flatten() for part in (blank, targets.blank)]
-            start = 0.1 * torch.cat(drawn)
-            points.append(
-                minimise_lbfgs(
-                    cost, start, steps=self.steps, watch=watch, tolerance=self.tolerance,
-                    progress=self.progress,
-                )
+            point = minimise_lbfgs(
+                cost, 0.1 * torch.cat(drawn), steps=self.steps, watch=watch, progress=told,
+                tolerance=self.tolerance,
             )  # fmt: skip
-            if points[-1].cost <= self.tolerance or points[-1].status != FINISHED:
+            points.append(point)
+            if point.cost <= self.tolerance or point.status != FINISHED:
                 break
         best = min(points, key=lambda point: point.cost)
         inputs, rest = best.inputs.tensor_split([blank.numel()])
         inputs = clamp(inputs.view_as(blank), observation.low, observation.high)
         labels = targets.settled(rest.view_as(targets.blank))
-        history = [(n * self.steps + k, c) for n, p in enumerate(points) for k, c in p.history]
-        return Reconstruction(inputs, labels, best.cost, history, points[-1].status)
+        return Reconstruction(inputs, labels, best.cost, points[-1].status)
 
     def _targets(self, observation: Observation, generator: torch.Generator) -> SoftTargets:
-        """Variables of the search, as the inputs are."""
         return soft_targets(observation)
 
 

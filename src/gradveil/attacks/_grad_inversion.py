@@ -11,14 +11,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from gradveil.messages import FunctionalLoss
 
 from ._attack import FINISHED, INTERRUPTED, Reconstruction
-from ._descent import (
-    Cost,
-    Descent,
-    consensus,
-    message_of,
-    noise_start,
-    sent_row,
-)
+from ._descent import Cost, Descent, consensus
 from ._matching import cosine_distance
 from ._model_layers import recorded
 from ._observation import Observation
@@ -34,22 +27,17 @@ class GradInversion(LabelledSearch):
 
         D(g(x_s), sent) + α_tv TV(x_s) + α_l2 mean(x_s²) + α_bn R_bn(x_s) + α_group mean((x_s - x̄)²)
 
-    with the running statistics of BatchNorm layers (`batch_norm_distance`; without one, no term)
-    and x̄ the mean over seeds, renewed every few steps after the images of equal labels were matched
-    across seeds. D is the cosine distance, the paper's the Euclidean one. The paper also registers
-    (shifts) images before taking the mean; this does not. The best of all seeds and of x̄, by the
-    cost without the group term, is returned.
+    with the running statistics of BatchNorm layers (`batch_norm_distance`) and x̄ the mean over
+    seeds, renewed every few steps after the images of equal labels were matched. D is the cosine
+    distance, the paper's the Euclidean one. The paper also registers (shifts) images before taking
+    the mean; this does not. The best of all seeds and of x̄, by the cost without the group term, is
+    returned.
 
     Reference: Yin et al., "See through Gradients: Image Batch Recovery via GradInversion", CVPR
     2021.
 
     Args:
-        steps: First-order steps.
         lr: The first step's size; × 0.1 after 3/8, 5/8 and 7/8 of the steps.
-        seeds: How many descend beside each other.
-        total_variation: α_tv.
-        l2: α_l2.
-        batch_norm: α_bn.
         group: α_group, from a quarter of the steps on.
         rounds: How often the consensus is renewed.
 
@@ -69,22 +57,18 @@ class GradInversion(LabelledSearch):
 
     def search(self, run: Run) -> Reconstruction:
         """The best of all seeds and of their mean."""
-        cost, now = self._cost(run), noise_start(run.observation, self.seeds, run.generator)
+        cost, now = self._cost(run), run.noise(self.seeds)
         whole, steps = Descent(self.steps, self.lr), max(1, round(self.steps / self.rounds))
-        history = list[tuple[int, float]]()
         for number in range(self.rounds):
-            before, rate = number * steps, whole.rate(number / self.rounds)
-            mean = consensus(now, run.labels)
+            rate, mean = whole.rate(number / self.rounds), consensus(now, run.labels)
             drawn = torch.full_like(now.flatten(1)[:, 0], self.group * (4 * number >= self.rounds))
 
-            def tell(step: int, _: int, own: float, before: int = before) -> None:
+            def tell(step: int, _: int, own: float, before: int = number * steps) -> None:
                 if self.progress is not None:
                     self.progress(before + step, self.rounds * steps, own)
 
             descent = Descent(steps, rate, decay="none", time_budget=run.watch.left())
-            part = replace(run, progress=tell)
-            minimum = part.minimise(cost, now, descent, (mean, drawn))
-            history += [(before + step, least) for step, least in minimum.history]
+            minimum = replace(run, progress=tell).minimise(cost, now, descent, (mean, drawn))
             now = minimum.inputs
             if minimum.status != FINISHED:
                 break
@@ -96,17 +80,17 @@ class GradInversion(LabelledSearch):
                 shared = float(cost(mean, 1.0, mean, torch.zeros_like(minimum.costs[0]))[1])
             if shared < own:
                 inputs, own = mean, shared
-        return Reconstruction(inputs, run.labels, own, history, minimum.status)
+        return Reconstruction(inputs, run.labels, own, minimum.status)
 
     def _cost(self, run: Run) -> Cost:
         """(all terms, those without the group's) of one seed."""
-        message, sent = message_of(run.observation), sent_row(run.observation)
+        parts, sent = run.parts, run.sent
         statistics = batch_norm_distance(run.observation) if self.batch_norm > 0 else None
 
         def cost(
             inputs: Tensor, progress: float, mean: Tensor, group: Tensor
         ) -> tuple[Tensor, Tensor]:
-            own = cosine_distance(message(inputs, run.labels), sent)
+            own = cosine_distance(parts(inputs), sent)
             own = own + self.total_variation * total_variation(inputs)
             own = own + self.l2 * inputs.square().mean()
             if statistics is not None:

@@ -4,6 +4,7 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -13,8 +14,7 @@ from gradveil._checks import WrongValue, check_inputs
 from gradveil._random import generator_or_fresh
 from gradveil._typing import Tensors
 from gradveil.defenses import Defended
-from gradveil.mechanisms import AnyMechanism
-from gradveil.messages import Message, gradient_of, values_of
+from gradveil.messages import gradient_of, values_of
 
 from ._likelihood import Doubt, doubt_between, log_likelihoods, same_noise
 from ._observation import Observation, check_known, check_observation
@@ -65,125 +65,26 @@ class Identification:
         return float((self.posterior.to(wrong) * wrong).sum())
 
     @property
-    def entropy(self) -> float:
-        """Of the posterior in bits: 0 if it is sure, log₂ N if it knows nothing."""
-        return float(torch.special.entr(self.posterior).sum()) / math.log(2)
-
-    @property
     def bits(self) -> float:
-        """What the message told: log₂ N minus the entropy."""
-        return max(0.0, math.log2(len(self.log_likelihoods)) - self.entropy)
+        """What the message told: log₂ N minus the entropy of the posterior."""
+        entropy = float(torch.special.entr(self.posterior).sum()) / math.log(2)
+        return max(0.0, math.log2(len(self.log_likelihoods)) - entropy)
 
     def rank(self, truth: int) -> float:
         """The place of the true candidate, 1 if it is the most likely; equal ones share theirs."""
         if not 0 <= truth < len(self.log_likelihoods):
             expected = f"be the index of a candidate, below {len(self.log_likelihoods)}"
-            advice = "Where the truth is no candidate, it has no rank; use `mean` and `entropy`."
+            advice = "Where the truth is no candidate, it has no rank; use `mean` and `bits`."
             raise WrongValue("truth", expected, str(truth), advice, assigned=True)
-        own = self.log_likelihoods[truth]
-        above = int((self.log_likelihoods > own).sum())
-        equal = int((self.log_likelihoods == own).sum())
-        return 1 + above + (equal - 1) / 2
-
-
-@dataclass(frozen=True)
-class Candidates:
-    """Each candidate at the first place of a batch whose other examples are known."""
-
-    observation: Observation
-    """Of the model, the loss and the kind of message."""
-    inputs: Tensor
-    """One row for each candidate."""
-    targets: Tensor
-    """The label of each candidate."""
-    rest: tuple[Tensor, Tensor] | None
-    """The other examples of the batch, in the client's order."""
-
-    def __len__(self) -> int:
-        return len(self.inputs)
-
-    def batch(self, index: int) -> tuple[Tensor, Tensor]:
-        """The inputs and the labels of the whole batch with this candidate."""
-        own = self.inputs[index : index + 1], self.targets[index : index + 1]
-        if self.rest is None:
-            return own
-        inputs, targets = (torch.cat(pair) for pair in zip(own, self.rest, strict=True))
-        return inputs, targets
-
-    def message(self, index: int) -> Message:
-        """What a client with this candidate would send, as a function of the inputs."""
-        return self.observation.message(self.batch(index)[1])
-
-    def defended(self, index: int, generator: torch.Generator) -> Defended:
-        """What the defense does to the batch with this candidate."""
-        defense, (inputs, targets) = self.observation.defense, self.batch(index)
-        assert defense is not None
-        message = self.observation.plain_message(targets)
-        return defense.without_memory().respond(message, inputs, generator)
-
-    def values(self) -> Iterator[Tensors]:
-        """The undefended message with each candidate, one after the other."""
-        for index in range(len(self)):
-            yield values_of(self.message(index), self.batch(index)[0])
+        others, own = self.log_likelihoods, self.log_likelihoods[truth]
+        return 0.5 + int((others > own).sum()) + int((others == own).sum()) / 2
 
 
 PAIRS = 8
 """Candidates at which the attacker plans twice, to see how far two plans are apart."""
 
-
 NUMBERS = 2**24
 """Up to how many numbers the messages of several candidates have that are held at a time."""
-
-
-def likelihood_table(
-    observations: Sequence[Observation], candidates: Candidates, generator: torch.Generator
-) -> Tensor:
-    """log p(sent | candidate), float64, a row for each observation and a column for each candidate.
-
-    The candidates outside, some at a time: memory for few messages beside those that were sent.
-    """
-    table = torch.empty(len(observations), len(candidates), dtype=torch.float64)
-    sent = [observation.sent for observation in observations]
-    if any(observation.mechanism is None for observation in observations):
-        for column, (step, doubt) in enumerate(_planned(candidates, generator)):
-            found = log_likelihoods(step.mechanism, [step.values], sent, doubt)
-            table[:, column] = found[:, 0].cpu()
-        return table
-    plans: list[tuple[AnyMechanism, list[int]]] = []
-    for row, observation in enumerate(observations):
-        own = observation.mechanism
-        assert own is not None
-        rows = next((rows for plan, rows in plans if same_noise(plan, own)), [])
-        if not rows:
-            plans.append((own, rows))
-        rows.append(row)
-    count = max(1, NUMBERS // sum(value.numel() for value in sent[0].values()))
-    each, start = iter(candidates.values()), 0
-    while values := list(islice(each, count)):
-        for plan, rows in plans:
-            found = log_likelihoods(plan, values, [sent[row] for row in rows])
-            table[rows, start : start + len(values)] = found.cpu()
-        start += len(values)
-    return table
-
-
-def _planned(
-    candidates: Candidates, generator: torch.Generator
-) -> Iterator[tuple[Defended, Doubt]]:
-    """Each candidate's message with the plan that it leads to, by the attacker's own probes."""
-    check_known(candidates.observation)
-    planned: dict[int, Defended] = {}
-    doubts: list[Doubt] = []
-    for place in range(PAIRS):
-        index = place * len(candidates) // PAIRS
-        one, other = (candidates.defended(index, generator) for _ in range(2))
-        planned[index] = one
-        doubts.append(doubt_between(one.mechanism, other.mechanism, one.values))
-        if not doubts[0].levels_differ:
-            break
-    doubt = Doubt.mean(doubts)
-    for index in range(len(candidates)):
-        yield planned.get(index) or candidates.defended(index, generator), doubt
 
 
 @dataclass(frozen=True)
@@ -194,25 +95,19 @@ class Identify:
     model, the defense and its settings. Its candidates are public examples; the truth may be among
     them or not. Nothing is optimised: one message for each candidate, and the likelihood of what
     was sent under the mechanism. So no attacker with the same knowledge is right more often, as far
-    as the likelihood is exact: of a plan from the private batch with estimated sensitivities it is
-    an estimate, and one who measures them better can be right a little more often.
+    as the likelihood is exact.
 
-    - A mechanism that is told (`observation.mechanism`), or that does not depend on the batch, is
-      the same for all candidates.
-    - Where the plan comes from the private batch, it is evidence. The attacker plans at each
-      candidate's batch with probes of its own, and counts the log-determinant,
-      log p_k = -½ Σ_i ((y_i - g_ki)² / Σ_ki + log Σ_ki).
-    - Sensitivities are estimates, the client's and the attacker's own. How far two plans from one
-      batch are apart is measured at eight candidates (`Doubt`): levels that differ make the normal
-      densities Student's, a mask that differs has a probability for an entry to be on the other
-      side, steps of rounding are log-normal. What can be computed exactly (isotropic noise,
-      magnitude pruning) has no such doubt.
-    - Entries without noise, and cells of rounding, are compared up to rounding errors.
+    Where the plan comes from the private batch, it is evidence: the attacker plans at each
+    candidate's batch with probes of its own, and log p_k = -½ Σ_i ((y_i - g_ki)² / Σ_ki + log Σ_ki)
+    has the log-determinant. With estimated sensitivities it is an estimate, and one who measures
+    them better can be right a little more often. How far two plans from one batch are apart is
+    measured at eight candidates (`Doubt`): levels that differ make the normal densities Student's,
+    a mask that differs has a probability for an entry to be on the other side, steps of rounding
+    are log-normal. Isotropic noise and magnitude pruning have no such doubt.
 
     Args:
         candidates: The inputs, and the label of each: one of them is the batch's first example.
-        rest: The inputs and labels of the other examples in the client's order; `None` if there
-            are none.
+        rest: The other examples in the client's order, and their labels.
 
     >>> model, labels = torch.nn.Linear(3, 2), torch.tensor([0, 0])
     >>> images = torch.tensor([[1.0, 0.0, 0.0], [0.0, 5.0, 0.0]])
@@ -239,7 +134,7 @@ class Identify:
     def __call__(
         self, observation: Observation, generator: torch.Generator | None = None
     ) -> Identification:
-        """The posterior given one observation whose defense or mechanism is known."""
+        """The posterior; the observation's defense or mechanism must be known."""
         return self.many([observation], generator)[0]
 
     def many(
@@ -255,11 +150,73 @@ class Identify:
             check_observation(seen, tokens=gradient_of(inputs).takes_tokens)
             if (shape, size) != (tuple(seen.input_shape), seen.batch_size):
                 fitting = f"{seen.batch_size} examples of shape {tuple(seen.input_shape)}"
-                found = f"candidates of shape {shape} beside {size - 1} other examples"
                 expected = f"fit the observation of {fitting}, and so should `rest`"
+                found = f"candidates of shape {shape} beside {size - 1} other examples"
                 raise WrongValue("candidates", expected, found)
         if not observations:
             return []
-        hypotheses = Candidates(observations[0], *self.candidates, self.rest)
-        table = likelihood_table(observations, hypotheses, generator_or_fresh(generator))
+        generator = generator_or_fresh(generator)
+        if any(seen.mechanism is None for seen in observations):
+            table = self._planned(observations, generator)
+        else:
+            table = self._known(observations)
         return [Identification(row, inputs) for row in table]
+
+    def batch(self, index: int) -> tuple[Tensor, Tensor]:
+        """The whole batch with this candidate at its first place."""
+        inputs, targets = (each[index : index + 1] for each in self.candidates)
+        if self.rest is None:
+            return inputs, targets
+        return torch.cat([inputs, self.rest[0]]), torch.cat([targets, self.rest[1]])
+
+    def values(self, observation: Observation) -> Iterator[Tensors]:
+        """The undefended message with each candidate, one after the other."""
+        for index in range(len(self.candidates[0])):
+            inputs, targets = self.batch(index)
+            yield values_of(observation.message(targets), inputs)
+
+    def _known(self, observations: Sequence[Observation]) -> Tensor:
+        """log p(sent | candidate), a row for each observation and a column for each candidate.
+
+        Some candidates at a time: memory for few messages beside those that were sent.
+        """
+        columns, sent = list[Tensor](), [seen.sent for seen in observations]
+        plans: list[tuple[Any, list[int]]] = []
+        for row, seen in enumerate(observations):
+            rows = next((rows for plan, rows in plans if same_noise(plan, seen.mechanism)), [])
+            if not rows:
+                plans.append((seen.mechanism, rows))
+            rows.append(row)
+        count = max(1, NUMBERS // sum(value.numel() for value in sent[0].values()))
+        each = self.values(observations[0])
+        while values := list(islice(each, count)):
+            columns.append(torch.empty(len(sent), len(values), dtype=torch.float64))
+            for plan, rows in plans:
+                columns[-1][rows] = log_likelihoods(plan, values, [sent[r] for r in rows]).cpu()
+        return torch.cat(columns, 1)
+
+    def _planned(self, observations: Sequence[Observation], generator: torch.Generator) -> Tensor:
+        """The same with the plan that each candidate leads to, by the attacker's own probes."""
+        first, count = observations[0], len(self.candidates[0])
+        check_known(first)
+        defense = first.defense
+        assert defense is not None
+
+        def defended(index: int) -> Defended:
+            inputs, targets = self.batch(index)
+            message = first.plain_message(targets)
+            return defense.without_memory().respond(message, inputs, generator)
+
+        planned, doubts = dict[int, Defended](), list[Doubt]()
+        for index in (place * count // PAIRS for place in range(PAIRS)):
+            one, other = defended(index), defended(index)
+            planned[index] = one
+            doubts.append(doubt_between(one.mechanism, other.mechanism, one.values))
+            if not doubts[0].levels_differ:
+                break
+        doubt, columns = Doubt.mean(doubts), list[Tensor]()
+        for index in range(count):
+            step = planned.get(index) or defended(index)
+            sent = [seen.sent for seen in observations]
+            columns.append(log_likelihoods(step.mechanism, [step.values], sent, doubt).cpu())
+        return torch.cat(columns, 1)

@@ -4,23 +4,21 @@ from collections.abc import Sequence
 from copy import deepcopy
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import product
-from math import log, log2
+from math import log2
 from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 from gradveil._batches import check_classes, check_examples, check_pair, task_of
-from gradveil._checks import WrongValue, check_choice, check_count, check_flag, check_kind
-from gradveil._random import generator_or_fresh, named_stream, seed_from
+from gradveil._checks import WrongValue, check_count, check_flag, check_kind
+from gradveil._random import generator_or_fresh, named_stream
 from gradveil.defenses import Defense
-from gradveil.mechanisms import AnyMechanism
 from gradveil.messages import LocalSteps, LossFunction, gradient_of
 from gradveil.scoring import Interval, bootstrap_interval, share_interval
 
 from ._identify import Identification, Identify
-from ._observation import Observation, ThreatModel, observe
+from ._observation import ThreatModel, observe
 
 Examples = tuple[Tensor, Tensor]
 """Inputs and targets."""
@@ -37,13 +35,12 @@ PLANS_ANEW = (
 
 
 class Draw(NamedTuple):
-    """Examples for some trials, by their numbers."""
+    """Examples for some trials, by their numbers: the candidates, and the rest of the batch."""
 
     candidates: Tensor
     places: list[int]
     """Where the truth of each trial is among the candidates."""
     rest: Tensor
-    """The other examples of the batch."""
 
 
 class Population(NamedTuple):
@@ -65,12 +62,26 @@ class Population(NamedTuple):
         truth = draw.candidates[draw.places[trial]]
         return self.at(torch.cat([truth[None], draw.rest]))
 
+    @classmethod
+    def of(
+        cls, examples: Examples, num_classes: int, candidates: int, batch_size: int, one_class: bool
+    ) -> "Population":
+        """Examples of one task, whose labels exist."""
+        check_classes(num_classes)
+        check_flag(one_class, "one_class")
+        tokens = gradient_of(check_pair(examples, "examples")[0]).takes_tokens
+        inputs, targets = check_examples(examples, "examples", num_classes, tokens=tokens)
+        task = task_of(targets)
+        if one_class and task != "classification":
+            expected = "be False where targets are not one class label for each example"
+            raise WrongValue("one_class", expected, f"True with targets that are {task}")
+        return cls(inputs, targets, candidates, batch_size, one_class)
+
     def draw(self, count: int, generator: torch.Generator) -> Draw:
         """Candidates, truths and the rest of the batch, no example in two of these roles."""
         needed, others = self.candidates, self.batch_size - 1
         order = torch.randperm(len(self.inputs), generator=generator)
-        labels = self.targets.cpu()[order]
-        pool = torch.ones(len(order), dtype=torch.bool)
+        labels, pool = self.targets.cpu()[order], order
         if self.one_class:
             # that of a random example whose class has enough: means over draws are means over data
             counts = torch.bincount(labels)
@@ -79,32 +90,14 @@ class Population(NamedTuple):
                 expected = f"hold at least {needed} examples of one class"
                 raise WrongValue("examples", expected, f"at most {int(counts.max())}", FEWER)
             place = torch.randint(len(enough), (1,), generator=generator, device=generator.device)
-            pool = labels == labels[enough[int(place)]]
-        chosen = order[pool][:needed]
+            pool = order[labels == labels[enough[int(place)]]]
+        chosen = pool[:needed]
         rest = order[~torch.isin(order, chosen)][:others]
         if len(chosen) < needed or len(rest) < others:
             expected = f"hold at least {needed + others} examples, candidates and rest of the batch"
             raise WrongValue("examples", expected, str(len(order)), FEWER)
         picked = torch.randint(needed, (count,), generator=generator, device=generator.device)
         return Draw(chosen, picked.tolist(), rest)
-
-    def neighbours(self, draw: Draw, count: int, generator: torch.Generator) -> list[Tensor]:
-        """For each of the other places of the batch up to `count` examples, the true one first.
-
-        Fewer where fewer are left: whoever has fewer to choose from knows more.
-        """
-        order = torch.randperm(len(self.inputs), generator=generator)
-        free = ~torch.isin(order, torch.cat([draw.candidates, draw.rest]))
-        labels, sets = self.targets.cpu(), []
-        for own in draw.rest:
-            fitting = free & (labels[order] == labels[own]) if self.one_class else free
-            others = fitting.nonzero().flatten()[: count - 1]
-            if not len(others):
-                expected = "hold more than the candidates, for the other places of the batch"
-                raise WrongValue("examples", expected, "none that is left", FEWER)
-            free[others] = False
-            sets.append(torch.cat([own[None], order[others]]))
-        return sets
 
 
 @dataclass(frozen=True)
@@ -122,24 +115,22 @@ class Trial:
     error: float
     """The mean squared error per entry of the posterior's mean, in the units of the inputs."""
     prior_error: float
-    """The same for the mean of the candidates: the guess without a message."""
+    """That of the mean of the candidates, the guess without a message."""
 
 
 @dataclass(frozen=True)
 class IdentificationReport:
     """Rates and means with 95 % intervals.
 
-    Where it `holds`, no attacker's mean squared error over the data is below `error`, and none is
-    right more often than `rate`. Place by place: after the examples of a batch were matched to the
-    truth errors may be smaller.
+    Where there is no `reason`, no attacker's mean squared error over the data is below `error`, and
+    none is right more often than `rate`. Place by place: after the examples of a batch were matched
+    to the truth errors may be smaller.
     """
 
     candidates: int
     """N, how many there were to choose from."""
     trials: tuple[Trial, ...]
     batch_size: int = 1
-    rest: str = "known"
-    """"known": he knows the rest of the batch. "unknown": he is told candidates for it."""
     one_class: bool = True
     """Whether the attacker knows the label: all candidates have it."""
     reason: str = ""
@@ -148,19 +139,9 @@ class IdentificationReport:
     """Of the same trials with fewer candidates."""
 
     @property
-    def holds(self) -> bool:
-        """Whether the likelihood of what was sent is exact."""
-        return not self.reason
-
-    @property
     def trend(self) -> "tuple[IdentificationReport, ...]":
         """For fewer candidates and for N: the error grows with N in the mean."""
         return (*self.fewer, self)
-
-    @property
-    def chance(self) -> float:
-        """The rate of a guess without a message, 1/N."""
-        return 1 / self.candidates
 
     @property
     def rate(self) -> Interval:
@@ -177,11 +158,6 @@ class IdentificationReport:
         return replace(found, low=min(found.low, drawn.low), high=max(found.high, drawn.high))
 
     @property
-    def rank(self) -> Interval:
-        """The mean place of the truth; (N + 1)/2 is chance."""
-        return self._interval([trial.rank for trial in self.trials])
-
-    @property
     def bits(self) -> Interval:
         """What a message tells in the mean: log₂ N minus the mean entropy of the posterior."""
         return self._interval([trial.bits for trial in self.trials], log2(self.candidates))
@@ -191,25 +167,22 @@ class IdentificationReport:
         """The mean squared error per entry of the posterior's mean, in the units of the inputs.
 
         Where nearly all are told apart it is a mean of few large terms: the interval's upper end is
-        then too low, more often than in one of 40 cases; its lower end is what bounds rest on.
+        then too low, more often than in one of 40 cases; bounds rest on its lower end.
         """
         return self._interval([trial.error for trial in self.trials])
 
     @property
     def prior_error(self) -> Interval:
-        """The same without a message: the most that the bound can say with N candidates."""
+        """Without a message: the most that the bound can say with N candidates."""
         return self._interval([trial.prior_error for trial in self.trials])
 
     def _interval(self, numbers: Sequence[float], most: float = torch.inf) -> Interval:
         """Draws outside, trials inside: those of one draw are not independent."""
-        draws: dict[int, list[float]] = {}
-        for trial, number in zip(self.trials, numbers, strict=True):
-            draws.setdefault(trial.draw, []).append(number)
-        groups = [torch.tensor(group, dtype=torch.float64) for group in draws.values()]
-        alone = all(len(group) == 1 for group in groups)
-        found = bootstrap_interval(
-            torch.cat(groups) if alone else groups, generator=named_stream("identification")
-        )
+        draws = torch.tensor([trial.draw for trial in self.trials])
+        values = torch.tensor(numbers, dtype=torch.float64)
+        groups = [values[draws == draw] for draw in draws.unique()]
+        nested = values if len(groups) == len(values) else groups
+        found = bootstrap_interval(nested, generator=named_stream("identification"))
         return replace(found, low=max(0.0, found.low), high=min(most, found.high))
 
 
@@ -224,10 +197,7 @@ def identify_trials(
     batch_size: int = 1,
     trials: int = 20,
     per_draw: int = 1,
-    rest: str = "known",
-    neighbours: int = 16,
     one_class: bool = True,
-    public_mechanism: AnyMechanism | None = None,
     local: LocalSteps | None = None,
     generator: torch.Generator | None = None,
 ) -> IdentificationReport:
@@ -260,10 +230,6 @@ def identify_trials(
         trials: How many messages in all.
         per_draw: Trials that share candidates and rest. Where the plan depends on the batch, the
             attacker plans once for each candidate and draw.
-        rest: What the attacker is told of the other examples of the batch: "known", or "unknown",
-            which is closer to an attacker who is told nothing: `neighbours` candidates for each of
-            them, the true one included, summed over in all combinations.
-        neighbours: How many, or as many as are left.
         one_class: Whether all candidates of a draw have the same label, which the attacker knows.
             Classes with fewer than N examples are left out of the mean over the data.
 
@@ -273,80 +239,44 @@ def identify_trials(
     ...     build_model("mlp", sizes=[3, 4, 2]), cross_entropy, examples, NoDefense(),
     ...     num_classes=2, candidates=8, trials=4, generator=generator,
     ... )
-    >>> report.rate.mean, report.holds
-    (1.0, True)
+    >>> report.rate.mean, report.reason
+    (1.0, '')
     """
     counts = {"candidates": candidates, "batch_size": batch_size, "trials": trials}
-    for name, value in {**counts, "per_draw": per_draw, "neighbours": neighbours}.items():
+    for name, value in {**counts, "per_draw": per_draw}.items():
         check_count(value, name)
     check_kind(defense, "defense", Defense, "Use for example `NoDefense()`.")
-    check_choice(rest, "rest", ("known", "unknown"))
-    work = candidates * neighbours ** (batch_size - 1)
-    if rest == "unknown" and work > 2**16:
-        expected = f"give at most {2**16} cases, candidates · neighbours^(batch_size - 1)"
-        cases = f"{candidates}, {neighbours} and {batch_size}: {work}"
-        raise WrongValue("candidates", expected, cases, "Ask for fewer, or use rest='known'.")
-    check_classes(num_classes)
-    check_flag(one_class, "one_class")
-    tokens = gradient_of(check_pair(examples, "examples")[0]).takes_tokens
-    inputs, targets = check_examples(examples, "examples", num_classes, tokens=tokens)
-    if one_class and task_of(targets) != "classification":
-        expected = "be False where targets are not one class label for each example"
-        raise WrongValue("one_class", expected, f"True with targets that are {task_of(targets)}")
-    population = Population(inputs, targets, candidates, batch_size, one_class)
+    population = Population.of(examples, num_classes, candidates, batch_size, one_class)
     generator = generator_or_fresh(generator)
     starts = range(0, trials, per_draw)
     draws = [population.draw(min(per_draw, trials - start), generator) for start in starts]
-    sizes = [*(n for n in TREND if n < candidates), candidates]
-    done: dict[int, list[Trial]] = {size: [] for size in sizes}
+    done: dict[int, list[Trial]] = {n: [] for n in (*TREND, candidates) if n <= candidates}
     client = partial(
         observe, model, loss_fn, threat=ThreatModel(mechanism="known"), num_classes=num_classes,
-        local=local, public_mechanism=public_mechanism, generator=generator,
+        local=local, generator=generator,
     )  # fmt: skip
     for number, draw in enumerate(draws):
-        batches = [population.batch(draw, k) for k in range(len(draw.places))]
+        batches = (population.batch(draw, trial) for trial in range(len(draw.places)))
         messages = [client(batch, deepcopy(defense)) for batch in batches]
-        rests = [draw.rest]
-        if rest == "unknown" and batch_size > 1:
-            own = torch.Generator().manual_seed(seed_from(generator))  # the messages stay the same
-            sets = population.neighbours(draw, neighbours, own)
-            rests = [torch.stack(chosen) for chosen in product(*sets)]
-        found = marginal(population, draw, messages, rests, generator)
-        for one, batch, place in zip(found, batches, draw.places, strict=True):
-            for size in sizes:
-                done[size].append(_judged(number, one, batch[0][0], place, size))
-    told = "known" if batch_size == 1 else rest
-    reason = PLANS_ANEW if defense.about.varies and public_mechanism is None else ""
+        known = population.at(draw.rest) if batch_size > 1 else None
+        found = Identify(population.at(draw.candidates), known).many(messages, generator)
+        for one, place in zip(found, draw.places, strict=True):
+            for size, judged in done.items():
+                judged.append(_judged(number, one, place, size))
+    reason = PLANS_ANEW if defense.about.varies else ""
     *fewer, whole = (
-        IdentificationReport(size, tuple(done[size]), batch_size, told, one_class, reason)
-        for size in sizes
+        IdentificationReport(size, tuple(judged), batch_size, one_class, reason)
+        for size, judged in done.items()
     )
     return replace(whole, fewer=tuple(fewer))
 
 
-def marginal(
-    population: Population,
-    draw: Draw,
-    messages: list[Observation],
-    rests: Sequence[Tensor],
-    generator: torch.Generator,
-) -> list[Identification]:
-    """log Σ_r p(sent | candidate, r) / R over the R possible rests of the batch."""
-    candidates, found = population.at(draw.candidates), []
-    for rest in rests:
-        known = population.at(rest) if len(rest) else None
-        each = Identify(candidates, known).many(messages, generator)
-        found.append(torch.stack([one.log_likelihoods for one in each]))
-    logs = torch.stack(found).logsumexp(0) - log(len(found))
-    return [Identification(row, candidates[0]) for row in logs]
-
-
-def _judged(number: int, found: Identification, truth: Tensor, place: int, size: int) -> Trial:
-    """One trial's result beside the truth, among it and the first `size` - 1 other candidates."""
+def _judged(number: int, found: Identification, place: int, size: int) -> Trial:
+    """One trial's result among the truth and the first `size` - 1 other candidates."""
     if size < len(found.inputs):
         some = torch.tensor([place, *(k for k in range(size) if k != place)][:size])
         found, place = Identification(found.log_likelihoods[some], found.inputs[some]), 0
-    blind = torch.zeros_like(found.log_likelihoods)
+    truth, blind = found.inputs[place], torch.zeros_like(found.log_likelihoods)
     return Trial(
         draw=number,
         rank=found.rank(place),

@@ -7,29 +7,19 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from gradveil._checks import check_choice, check_kind, check_not_negative
+from gradveil._checks import check_kind, check_not_negative
 from gradveil._random import named_stream, seed_from
 
 from ._attack import FINISHED, INTERRUPTED, Reconstruction
-from ._descent import (
-    SETTLED,
-    Cost,
-    Descent,
-    Minimum,
-    Watch,
-    noise_start,
-    parts_of,
-    sent_row,
-)
+from ._descent import SETTLED, Cost, Descent, Minimum, Watch
 from ._exact_inversion import ExactInversion
-from ._matching import DISTANCES, euclidean_evidence
+from ._matching import cosine_distance, euclidean_evidence
 from ._model_layers import random_examples
-from ._observation import Observation
 from ._peel import Peel
 from ._priors import TotalVariation, total_variation
 from ._refine import Finish, Stages, refine_in_stages
 from ._regress import Regress
-from ._targets import LabelledSearch, Run, message_misfit
+from ._targets import LabelledSearch, Run
 from ._unpool import Unpool
 
 TRIAL = 0.2
@@ -40,32 +30,28 @@ TRIAL = 0.2
 class InvertingGradients(LabelledSearch):
     """Minimises D(g(x), y) + total_variation · TV(x) over inputs x in their range.
 
-    D is the cosine distance 1 - ⟨g, y⟩/(‖g‖‖y‖) or the relative squared distance. The attack does
-    as if there were no defense. Labels that the threat model does not grant are taken from the
-    message first (`recover_labels`). `InvertingGradients.paper()` has the paper's settings,
-    `InvertingGradients.strong()` tuned ones. It works for FedAvg's updates, too.
+    D is the cosine distance 1 - ⟨g, y⟩/(‖g‖‖y‖). The attack does as if there were no defense.
+    Labels that the threat model does not grant are read off the message (`recover_labels`).
+    `InvertingGradients.paper()` has the paper's settings, `InvertingGradients.strong()` tuned ones.
+    It works for FedAvg's updates, too.
 
     Args:
         steps: First-order steps (signed Adam).
         lr: The first step's size; × 0.1 after 3/8, 5/8 and 7/8 of the steps.
-        total_variation: The weight of the total variation at the start ...
+        total_variation: Its weight at the start ...
         total_variation_end: ... and, falling geometrically, after 7/8 of the steps, both in units
-            of the root of the distance that random inputs have, where that is below 1; `None`: as
-            at the start.
-        restarts: How many starts from N(0, I) run beside each other; the best by its own cost wins.
-        distance: "cosine" or "euclidean".
+            of the root of the distance that random inputs have; `None`: as at the start.
+        restarts: How many starts from N(0, I) run beside each other; the least cost wins.
         finish: Second-order steps at the end, where the message is nearly explained.
         peel: Inverts a fully connected ReLU layer at the model's start (`ExactInversion`), or else
-            solves the last layers first, with no more steps for them than the attack itself has
-            (of FedAvg's updates along all local steps, in one pass for each 25 steps, at most six).
-            Where that is known to be right, nothing else is done; elsewhere the descent runs as
-            without it, and of the two the one with the less cost is kept.
+            solves the last layers first, with no more steps for them than the attack itself has.
+            Where that is known to be right, nothing else is done; else what fits better, that or
+            the descent, is kept.
         unpool: Solves the stages of a convolutional model one after the other from its end, where
             the last layers alone do not show the inputs; where that works, nothing else is done.
-        regress: Makes the first start by regression on simulated messages (`Regress`), with no more
-            samples than the attack has steps, and goes on from it with a quarter of the rate. An
-            attack with one start tries both for a fifth of the steps, and takes the one with the
-            less cost.
+        regress: Makes the first start (`Regress`), with no more samples than the attack has steps,
+            and goes on from it with a quarter of the rate. An attack with one start tries both for
+            a fifth of the steps, and takes the one with the less cost.
     """
 
     steps: int = 1000
@@ -74,7 +60,6 @@ class InvertingGradients(LabelledSearch):
     _: KW_ONLY
     total_variation_end: float | None = None
     restarts: int = 1
-    distance: str = "cosine"
     finish: Finish | None = None
     peel: Peel | None = None
     unpool: Unpool | None = None
@@ -83,7 +68,6 @@ class InvertingGradients(LabelledSearch):
     def __post_init__(self) -> None:
         super().__post_init__()
         check_not_negative(self._end, "total_variation_end")
-        check_choice(self.distance, "distance", tuple(DISTANCES))
         parts = {"finish": Finish, "peel": Peel, "unpool": Unpool, "regress": Regress}
         for name, kind in parts.items():
             if getattr(self, name) is not None:
@@ -115,35 +99,27 @@ class InvertingGradients(LabelledSearch):
 
         Exact inversion returns what it can confirm, or nothing; the others may be uncertain.
         """
-        peel, unpool = self.peel, self.unpool
+        found, peel, unpool = None, self.peel, self.unpool
         if unpool is not None and not run.watch.is_over():
-            unpool = replace(unpool, steps=min(unpool.steps, self.steps))
             aside = replace(run, generator=run.generator.clone_state())  # peeling stays the same
-            unpooled = unpool.solve(aside)
-            if unpooled is not None:
-                return unpooled
-        if peel is None or run.watch.is_over():
-            return None
-        exact = ExactInversion().solve(run)
-        if exact is not None:
-            return exact
-        if run.watch.is_over():
-            return None
-        return replace(peel, steps=min(peel.steps, self.steps)).solve(run)
+            found = replace(unpool, steps=min(unpool.steps, self.steps)).solve(aside)
+        if found is None and peel is not None and not run.watch.is_over():
+            found = ExactInversion().solve(run)
+            if found is None and not run.watch.is_over():
+                found = replace(peel, steps=min(peel.steps, self.steps)).solve(run)
+        return found
 
     def _better(self, run: Run, result: Reconstruction, guess: Reconstruction) -> Reconstruction:
         """The descent's result or a closed form's guess: what fits better, else the less cost."""
         if result.status == INTERRUPTED:
             return result
-        unit = self._unit(run.observation, guess.targets, named_stream("unit"))
-        if self.finish is not None and guess.status == FINISHED == result.status:
+        unit = self._unit(run, named_stream("unit"))
+        if guess.status == FINISHED == result.status:
             guess = self._refined(run, guess, guess.inputs[None], unit)
-        fits = [message_misfit(run.observation, r.inputs, r.targets) for r in (guess, result)]
+        cost, both = self._cost(run, unit), (guess.inputs, result.inputs)
+        fits = [run.misfit(inputs) for inputs in both]
         with torch.no_grad():
-            costs = [
-                float(self._cost(run.observation, r.targets, unit)(r.inputs, 1.0))
-                for r in (guess, result)
-            ]
+            costs = [float(cost(inputs, 1.0)) for inputs in both]
         # a cost with total variation does not tell where one explains much more: on a deep model
         # random images explain all but 1 % of a message, and the smoothest one has the least cost
         judged = fits if min(fits) < 0.5 * max(fits) else costs
@@ -151,28 +127,20 @@ class InvertingGradients(LabelledSearch):
         return replace(result, inputs=guess.inputs, loss=costs[0]) if better else result
 
     def _descend(self, run: Run) -> Reconstruction:
-        """First-order steps, then the finish."""
         aside = _aside(run)
-        unit = self._unit(run.observation, run.labels, aside)
-        runs = self._search(run, self._cost(run.observation, run.labels, unit), aside)
-        order = torch.cat([each.costs for each in runs]).argsort()
-        inputs = torch.cat([each.inputs for each in runs])[order]
-        cost = min(float(each.costs.min()) for each in runs)
-        status = next((each.status for each in runs if each.status != FINISHED), FINISHED)
-        history, least = list[tuple[int, float]](), math.inf
-        for number, each in enumerate(runs):
-            history += [(number * self.steps + step, min(least, own)) for step, own in each.history]
-            least = history[-1][1] if history else math.inf
-        result = Reconstruction(inputs[0], run.labels, cost, history, status)
-        if self.finish is None or status != FINISHED:
+        unit = self._unit(run, aside)
+        found = self._search(run, self._cost(run, unit), aside)
+        best = found.best
+        result = Reconstruction(best.inputs, run.labels, best.cost, best.status)
+        if best.status != FINISHED:
             return result
-        return self._refined(run, result, inputs, unit)
+        return self._refined(run, result, found.inputs[found.costs.argsort()], unit)
 
-    def _search(self, run: Run, cost: Cost, aside: torch.Generator) -> list[Minimum]:
+    def _search(self, run: Run, cost: Cost, aside: torch.Generator) -> Minimum:
         """From the regression's estimate first, if there is one; the other starts are noise."""
-        noise, watch = noise_start(run.observation, self.restarts, run.generator), run.watch
+        noise, watch = run.noise(self.restarts), run.watch
         if self.regress is None:
-            return [self._minimise(run, cost, noise, watch)]
+            return self._minimise(run, cost, noise, watch)
         samples = min(self.regress.samples, self.steps)
         regress, part = replace(self.regress, samples=samples, progress=None), 1 / self.restarts
         estimate = regress.estimate(run, aside, watch.part(part / 4))[0][None]
@@ -180,47 +148,46 @@ class InvertingGradients(LabelledSearch):
         if self.restarts > 1:  # each start has its own part of a time budget
             first = gentle._minimise(run, cost, estimate, watch.part(part))
             if first.status == INTERRUPTED:
-                return [first]
-            return [first, self._minimise(run, cost, noise[1:], watch)]
+                return first
+            return first.beside(self._minimise(run, cost, noise[1:], watch))
         silent, steps = replace(run, progress=None), max(1, round(TRIAL * self.steps))
         sides = ((gentle, estimate), (self, noise))
-        trials = [
-            replace(one, steps=steps)._minimise(silent, cost, start, watch.part(TRIAL))
-            for one, start in sides
-        ]
-        if any(trial.status == INTERRUPTED for trial in trials):
-            return trials
-        one, start = sides[0 if bool(trials[0].costs < trials[1].costs) else 1]
-        return [one._minimise(run, cost, start, watch)]
+        one, other = (
+            replace(side, steps=steps)._minimise(silent, cost, start, watch.part(TRIAL))
+            for side, start in sides
+        )
+        if INTERRUPTED in (one.status, other.status):
+            return one.beside(other)
+        chosen, start = sides[0 if bool(one.costs < other.costs) else 1]
+        return chosen._minimise(run, cost, start, watch)
 
     def _minimise(self, run: Run, cost: Cost, start: Tensor, watch: Watch) -> Minimum:
         settled = 0.0 if self.total_variation_end is None else SETTLED
         descent = Descent(self.steps, self.lr, time_budget=watch.left(), settled=settled)
         return run.minimise(cost, start, descent)
 
-    def _unit(self, observation: Observation, labels: Tensor, generator: torch.Generator) -> Tensor:
+    def _unit(self, run: Run, generator: torch.Generator) -> Tensor:
         """Of total variation's weight: 1, or the root of the median distance of random inputs.
 
         A model whose message is nearly the same for all inputs has small distances everywhere;
         total variation weighs less there. It does not weigh as much less as the distance is
         smaller: such a distance has little slope, too, and the images need a prior the more.
         """
-        sent, message = sent_row(observation), parts_of(observation)
+        sent, parts, count = run.sent, run.parts, len(run.labels)
         if self.total_variation_end is None:
             return sent.new_ones(())
-        drawn = random_examples(observation, 8 * len(labels), generator).split(len(labels))
+        drawn = random_examples(run.observation, 8 * count, generator).split(count)
         with torch.no_grad():
-            found = [DISTANCES[self.distance](message(inputs, labels), sent) for inputs in drawn]
+            found = [cosine_distance(parts(inputs), sent) for inputs in drawn]
         return torch.stack(found).median().clamp(0.0, 1.0).sqrt()
 
-    def _cost(self, observation: Observation, labels: Tensor, unit: Tensor) -> Cost:
+    def _cost(self, run: Run, unit: Tensor) -> Cost:
         """D(g(x), y) + unit · weight · TV(x) at this stage of the annealing."""
-        measure, message = DISTANCES[self.distance], parts_of(observation)
-        sent, start, end = sent_row(observation), self.total_variation, self._end
+        sent, parts, start, end = run.sent, run.parts, self.total_variation, self._end
 
         def cost(inputs: Tensor, progress: float) -> Tensor:
             weight = between(start, end, min(1.0, progress / SETTLED))
-            return measure(message(inputs, labels), sent) + unit * weight * total_variation(inputs)
+            return cosine_distance(parts(inputs), sent) + unit * weight * total_variation(inputs)
 
         return cost
 
@@ -233,10 +200,11 @@ class InvertingGradients(LabelledSearch):
         self, run: Run, result: Reconstruction, starts: Tensor, unit: Tensor
     ) -> Reconstruction:
         """Second-order steps on ‖g - y‖²/‖y‖² + total variation, from the best starts first."""
-        assert self.finish is not None
-        evidence = euclidean_evidence(sent_row(run.observation))
+        if self.finish is None:
+            return result
         energy = TotalVariation(float(unit) * self._end / starts[0].numel())
-        stages = Stages(run.observation, result.targets, evidence, energy, self.finish)
+        evidence = euclidean_evidence(run.sent)
+        stages = Stages(run.observation, run.labels, evidence, energy, self.finish)
         # second-order steps need a start near the minimum; a misfit below 0.001 is the truth's
         near = [start for start in starts if not stages.misfit(start) > 0.5]
         refined = refine_in_stages(stages, near, run.watch, lambda x: stages.misfit(x) < 1e-3)

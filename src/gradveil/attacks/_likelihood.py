@@ -12,6 +12,7 @@ from torch import Tensor
 from torch.distributions import Normal, StudentT
 
 from gradveil._checks import WrongType, check_structure, check_values
+from gradveil._tensors import flatten
 from gradveil._typing import Level, Tensors
 from gradveil.mechanisms import (
     LaplaceMechanism,
@@ -36,9 +37,8 @@ EXACT = 1e-8
 class Doubt:
     """How far two plans from the same values, each with random probes of its own, are apart.
 
-    Noise levels, steps and masks that follow from sensitivities are estimates. Who plans again
-    gets nearly the same ones, and this says how nearly. With D_i = log Σ_ii - log Σ'_ii of two
-    plans, D_i is a part that all entries of a tensor share, and a part of its own.
+    With D_i = log Σ_ii - log Σ'_ii of two plans, D_i is a part that all entries of a tensor share,
+    and a part of its own.
     """
 
     levels: Mapping[str, float] = field(default_factory=dict)
@@ -46,9 +46,9 @@ class Doubt:
     shared: Mapping[str, float] = field(default_factory=dict)
     """By tensor, the square of the mean of D_i."""
     kept: float = 1.0
-    """The probability that an entry was kept where one's own plan keeps it."""
+    """The probability that an entry was kept where one's own plan keeps it ..."""
     pruned: float = 0.0
-    """The probability that an entry was kept where one's own plan prunes it."""
+    """... and where it prunes it."""
 
     @property
     def levels_differ(self) -> bool:
@@ -84,16 +84,13 @@ def doubt_between(one: Any, other: Any, like: Tensors) -> Doubt:
         levels[name] = float((some - some.mean()).square().mean())
     if not isinstance(one, Mechanism) or one.keep is None or other.keep is None:
         return Doubt(levels, shared)
-    own, its = as_tensors(one.keep, like), as_tensors(other.keep, like)
-    pairs = [(own[name].double(), its[name].double()) for name in own]
+    own, its = (flatten(as_tensors(k, like)).double() for k in (one.keep, other.keep))
 
-    def share(parts: list[tuple[Tensor, Tensor]]) -> float:
+    def share(where: Tensor) -> float:
         """Of what the other keeps; with half an entry more on either side, never 0 or 1."""
-        both, all_of_it = (sum(float(part[k].sum()) for part in parts) for k in (0, 1))
-        return (both + 0.5) / (all_of_it + 1)
+        return (float((where * its).sum()) + 0.5) / (float(where.sum()) + 1)
 
-    kept = share([(a * b, a) for a, b in pairs])
-    return Doubt(levels, shared, kept, share([((1 - a) * b, 1 - a) for a, b in pairs]))
+    return Doubt(levels, shared, share(own), share(1 - own))
 
 
 def log_likelihoods(
@@ -169,8 +166,8 @@ def noise_table(
 
         Σ_i w_i (y_i - k_i v_i)² = Σ_i w_i y_i² - 2 Σ_i (w_i y_i) (k_i v_i) + Σ_i w_i (k_i v_i)².
 
-    Where entries have no noise or are kept with a probability in between, and where noise is so
-    small that rounding of what cancels could be seen, message by message.
+    Message by message where entries have no noise or are kept with a probability in between, and
+    where noise is so small that rounding of what cancels could be seen.
     """
     y, v = (torch.stack([one.reshape(-1) for one in each]) for each in (sent, values))
     level = std.double().reshape(-1)
@@ -279,10 +276,9 @@ def _doubtful(
 ) -> Tensor:
     """log p(y) for y_i = r_i v_i + std_i ε_i with levels and mask in doubt.
 
-    All values are densities here, also where the plan has no noise: there the spread is τ_i, the
-    size of a rounding error. That depends on what was sent alone, so that plans with different
-    bare entries compare. An entry that was sent although the plan prunes it gets the root mean
-    square level of those that the plan keeps.
+    Where the plan has no noise the spread is τ_i, the size of a rounding error, so that plans with
+    different bare entries compare. An entry that was sent although the plan prunes it gets the root
+    mean square level of those that the plan keeps.
 
     Zeros of the message are pruned entries, or sent ones without noise whose value is 0: so the
     mask is seen, and an entry is on the other side of it than in the plan with the probabilities
@@ -350,13 +346,14 @@ def _typical(levels: Tensor) -> Tensor:
 
 def same_noise(one: Any, other: Any) -> bool:
     """Whether both are Gaussian with the same levels, mask and thresholds."""
-
-    def same(level: Level | None, its: Level | None) -> bool:
-        if not isinstance(level, Mapping) or not isinstance(its, Mapping):
-            return level is its or (isinstance(level, float | int) and level == its)
-        return level.keys() == its.keys() and all(torch.equal(t, its[n]) for n, t in level.items())
-
     if not isinstance(one, Mechanism) or not isinstance(other, Mechanism):
         return one is other
-    pairs = ((one.std, other.std), (one.keep, other.keep), (one.clip, other.clip))
-    return all(level is its or same(level, its) for level, its in pairs)
+
+    def same(level: Level | None, its: Level | None) -> bool:
+        if isinstance(level, Mapping) and isinstance(its, Mapping):
+            return level.keys() == its.keys() and all(
+                torch.equal(tensor, its[name]) for name, tensor in level.items()
+            )
+        return level is its or (isinstance(level, float | int) and level == its)
+
+    return all(same(getattr(one, name), getattr(other, name)) for name in ("std", "keep", "clip"))

@@ -1,7 +1,7 @@
 """How far a candidate's message is from what was sent."""
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -54,37 +54,19 @@ def euclidean_evidence(sent: Tensor) -> Evidence:
 SHORT = 2**20
 """Entries of a message up to which one row is faster than its tensors one by one."""
 
-Values: TypeAlias = Tensor | Sequence[Tensor]
-"""A message in one row, or tensor by tensor: rows of millions of entries are slow to make."""
 
+def cosine_distance(values: Tensor | Sequence[Tensor], sent: Tensor) -> Tensor:
+    """1 - ⟨g, y⟩ / (‖g‖ ‖y‖), blind to the scale (Geiping et al., 2020); 1 where one is 0.
 
-def cosine_distance(values: Values, sent: Tensor) -> Tensor:
-    """1 - ⟨g, y⟩ / (‖g‖ ‖y‖), blind to the scale (Geiping et al., 2020); 1 where one is 0."""
-    sums: Tensor = _Products.apply(sent, *_parts(values))
+    The message in one row, or tensor by tensor: rows of millions of entries are slow to make.
+    """
+    parts = [values] if isinstance(values, Tensor) else list(values)
+    if len(parts) > 1 and len(sent) < SHORT:
+        parts = [torch.cat([part.reshape(-1) for part in parts])]
+    sums: Tensor = _Products.apply(sent, *parts)
     own, product = sums.unbind()
     norms = (own * sent.dot(sent)).clamp(min=torch.finfo(own.dtype).tiny).sqrt()
     return 1 - product / norms
-
-
-def relative_distance(values: Values, sent: Tensor) -> Tensor:
-    """‖g - y‖² / ‖y‖²."""
-    values = _parts(values)
-    parts = zip(values, sent.split([v.numel() for v in values]), strict=True)
-    errors = [value.reshape(-1) - part for value, part in parts]
-    power = sent.dot(sent).clamp(min=torch.finfo(sent.dtype).tiny)
-    return torch.stack([error.dot(error) for error in errors]).sum() / power
-
-
-DISTANCES = {"cosine": cosine_distance, "euclidean": relative_distance}
-"""How messages are compared, by the names that attacks have for it."""
-
-
-def _parts(values: Values) -> list[Tensor]:
-    """As one row where it is short, which takes the fewest calls."""
-    parts = [values] if isinstance(values, Tensor) else list(values)
-    if len(parts) > 1 and sum(part.numel() for part in parts) < SHORT:
-        return [torch.cat([part.reshape(-1) for part in parts])]
-    return parts
 
 
 class _Products(Function):
@@ -111,7 +93,4 @@ class _Products(Function):
             torch.addcmul(g * (2 * own), y.view_as(g), product)
             for g, y in zip(values, sent.split([v.numel() for v in values]), strict=True)
         ]
-        to_sent = None
-        if ctx.needs_input_grad[0]:
-            to_sent = product * torch.cat([g.reshape(-1) for g in values])
-        return to_sent, *found
+        return None, *found  # what was sent is no variable

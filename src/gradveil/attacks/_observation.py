@@ -50,27 +50,21 @@ from gradveil.messages import (
 class ThreatModel:
     """What the attacker knows. The model, the loss, the batch size and the shapes are always known.
 
-    Args:
-        labels: "known" (in the client's order), "counts" (how often each class occurs), or
-            "unknown". Where targets are numbers, or several labels for each example, these are
-            meant, and there are no counts.
-        mechanism: "unknown"; "known" (Kerckhoffs: the defense and its settings, not what it drew
-            or planned from the private batch; a plan that is not private is known to everybody);
-            or "realised" (the worst case: the very noise levels or mask of a plan made from the
-            private batch, which nobody sends).
-        statistics: Whether the mean, the standard deviation and so the range of the normalised
-            inputs are known.
-        server: "honest" (it follows the protocol, and reads what it gets) or "malicious" (it sends
-            whatever model serves it: what `Imprint.plant` or `Fishing.plant` makes).
-
     >>> ThreatModel(mechanism="known").labels
     'known'
     """
 
     labels: str = "known"
+    """"known" (in the client's order), "counts" (how often each class occurs), or "unknown". Other
+    targets than class labels are meant, too, and have no counts."""
     mechanism: str = "unknown"
+    """"unknown"; "known" (Kerckhoffs: the defense and its settings, not what it drew or planned
+    from the private batch; a plan that is not private is known to everybody); or "realised" (the
+    worst case: the very noise levels or mask of a private plan, which nobody sends)."""
     statistics: bool = True
+    """Whether the range of the normalised inputs is known."""
     server: str = "honest"
+    """Or "malicious": it sends whatever model serves it (`Imprint.plant`, `Fishing.plant`)."""
 
     def __post_init__(self) -> None:
         check_choice(self.labels, "labels", ("known", "counts", "unknown"))
@@ -81,11 +75,19 @@ class ThreatModel:
     def check_task(self, task: Task) -> None:
         """Require knowledge that there can be of these targets: counts are those of classes."""
         if self.labels == "counts" and task != "classification":
-            expected = (
-                "have labels='known' or 'unknown' where targets are not one class label for each"
-                " example"
-            )
+            where = "where targets are not one class label for each example"
+            expected = f"have labels='known' or 'unknown' {where}"
             raise WrongValue("threat", expected, f"labels='counts' with {task}")
+
+    def told(self, targets: Tensor, classes: int | None) -> dict[str, Any]:
+        """The `labels` and the `label_counts` that the attacker gets."""
+        task, counts = task_of(targets), None
+        self.check_task(task)
+        if task == "classification":
+            check_classes(classes)
+            if self.labels != "unknown":
+                counts = torch.bincount(targets, minlength=classes or 1)
+        return {"labels": targets if self.labels == "known" else None, "label_counts": counts}
 
 
 @dataclass(frozen=True)
@@ -118,15 +120,13 @@ class Observation:
     labels: Tensor | None = None
     """The targets in the client's order, where the threat model grants them: labels mostly."""
     label_counts: Tensor | None = None
-    """How often each class occurs, where the threat model grants it (also with `labels`)."""
+    """How often each class occurs, where that is granted (also with `labels`)."""
     defense: Defense | None = None
     """The algorithm and its settings, where the threat model grants them."""
     mechanism: AnyMechanism | None = None
     """A mechanism the attacker knows: a public plan, or the realised one in the worst case."""
     local: LocalSteps | None = None
     """FedAvg's local steps; `None`: the message is a gradient."""
-    plan_is_public: bool = False
-    """Whether nothing private went into the plan: then its mask tells nothing of g."""
     server: str = "honest"
     """As in `ThreatModel`: whether the model may be one that the server made for its attack."""
     tokens: bool = False
@@ -219,7 +219,6 @@ def observe(
     num_classes: int | None = None,
     input_range: tuple[Tensor, Tensor] | None = None,
     local: LocalSteps | None = None,
-    public_mechanism: AnyMechanism | None = None,
     layout: TableLayout | None = None,
     generator: torch.Generator | None = None,
 ) -> Observation:
@@ -232,67 +231,45 @@ def observe(
             each example. Inputs may be the ids of tokens; then targets may be the ids again (a
             language model).
         defense: What the client does to its message.
-        threat: What the attacker is granted; the default is labels known, mechanism unknown. For
-            targets of all kinds labels are the targets.
+        threat: What the attacker is granted; the default is labels known, mechanism unknown.
         num_classes: Of the data; needed where targets are class labels.
         input_range: The least and the largest value of normalised inputs.
         local: FedAvg's local steps; a gradient is sent if `None`.
-        public_mechanism: A mechanism planned from public data, applied instead of the defense's
-            own plan; known to an attacker who knows the mechanism.
         layout: Of a table, which is known to everybody.
         generator: For the defense's probes and noise.
     """
     threat = ThreatModel() if threat is None else threat
     check_kind(threat, "threat", ThreatModel, "Use for example `ThreatModel(labels='unknown')`.")
     check_kind(defense, "defense", Defense, "Use for example `NoDefense()`.")
-    if public_mechanism is not None:
-        check_mechanism(public_mechanism, "public_mechanism")
     if num_classes is not None:
         check_classes(num_classes)
     tokens = gradient_of(check_pair(batch, "batch")[0]).takes_tokens
     inputs, targets = check_examples(batch, num_classes=num_classes, tokens=tokens)
-    task, counts = task_of(targets), None
-    threat.check_task(task)
-    if task == "classification":
-        check_classes(num_classes)
-        if threat.labels != "unknown":
-            counts = torch.bincount(targets, minlength=num_classes or 1)
-    predicts = tokens and inputs.shape == targets.shape and torch.equal(inputs, targets)
     if tokens and local is not None:
         expected = "be left out for tokens: FedAvg's update is not supported for integer inputs"
         raise WrongValue("local", expected, str(local), assigned=True)
-    if input_range is not None:
-        check_pair(input_range, "input_range")
-    low, high = input_range if input_range is not None and threat.statistics else (None, None)
+    low, high = (None, None) if input_range is None else check_pair(input_range, "input_range")
+    known = threat.mechanism != "unknown"
     blank = Observation(
-        model=model,
-        loss_fn=loss_fn,
-        sent=trainable_parameters(model),
-        batch_size=len(inputs),
-        input_shape=tuple(inputs.shape[1:]),
-        num_classes=1 if num_classes is None else num_classes,
-        low=low,
-        high=high,
-        labels=targets if threat.labels == "known" and not predicts else None,
-        label_counts=counts,
-        defense=defense.without_memory() if threat.mechanism != "unknown" else None,
+        model,
+        loss_fn,
+        trainable_parameters(model),
+        len(inputs),
+        tuple(inputs.shape[1:]),
+        1 if num_classes is None else num_classes,
+        low=low if threat.statistics else None,
+        high=high if threat.statistics else None,
+        **threat.told(targets, num_classes),
+        defense=defense.without_memory() if known else None,
         local=local,
         server=threat.server,
         tokens=tokens,
-        targets_are_inputs=predicts,
-        task=task,
+        task=task_of(targets),
         target_shape=tuple(targets.shape[1:]),
         layout=layout,
     )
-    message, generator = blank.plain_message(targets), generator_or_fresh(generator)
-    if public_mechanism is None:
-        defended = defense.respond(message, inputs, generator)
-        sent, mechanism = defended.sent, defended.mechanism
-    else:
-        defense.check_parts("with a public mechanism")
-        values, _ = defense.observe(message, inputs, generator)
-        sent, mechanism = public_mechanism.apply(values, generator), public_mechanism
-    public = public_mechanism is not None or not defense.about.private
-    known = threat.mechanism == "realised" or (threat.mechanism == "known" and public)
-    mechanism = mechanism if known else None
-    return replace(blank, sent=sent, mechanism=mechanism, plan_is_public=public)
+    if tokens and inputs.shape == targets.shape and torch.equal(inputs, targets):
+        blank = replace(blank, targets_are_inputs=True, labels=None)
+    defended = defense.respond(blank.plain_message(targets), inputs, generator_or_fresh(generator))
+    told = threat.mechanism == "realised" or (known and not defense.about.private)
+    return replace(blank, sent=defended.sent, mechanism=defended.mechanism if told else None)

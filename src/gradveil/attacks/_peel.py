@@ -100,7 +100,6 @@ class Peel(LabelledSearch):
                 guess = self._pass(search, latest)
                 if guess is None:
                     return best and replace(best, status=TIME_BUDGET)
-                guess = replace(guess, history=[(number, guess.loss)])
                 if run.progress is not None:
                     run.progress(number + 1, count, guess.loss)
                 if guess.is_certain:
@@ -143,7 +142,7 @@ class Peel(LabelledSearch):
         features, errors = places @ local.basis, places.new_zeros(len(places))
         if local.head.noise > 0:
             features, errors = local.head.features(local.outputs(places), run.labels)
-        inputs = run.noise()
+        inputs = run.noise(1)[0]
         misfits, status = inputs.new_full((len(inputs),), torch.inf), FINISHED
         steps = zip(search.walk(inputs), local.visits.rows, strict=True)
         for (examples, parameters), own in steps:
@@ -163,7 +162,7 @@ class Peel(LabelledSearch):
         `name` is the layer that reads the features, `noise` the squared error that each image's
         features have.
         """
-        own, best = features_of(name, run.observation), run.noise()
+        own, best = features_of(name, run.observation), run.noise(1)[0]
         with torch.no_grad():
             others = own(random_inputs(run.observation, 8, run.generator))
             spread = (others[:, None] - features).square().sum(2).mean(0)
@@ -175,7 +174,7 @@ class Peel(LabelledSearch):
             open_ = misfits > FOUND + noise / spread
             if status != FINISHED or not bool(open_.any()):
                 break
-            start = run.noise()[None, open_]
+            start = run.noise(1)[:, open_]
             minimum = self._descend(name, run, features[open_], unit, start, smooth)
             status = minimum.status
             with torch.no_grad():

@@ -45,9 +45,8 @@ def read_columns(sent: Tensor) -> Columns:
     δ_i² ‖∇a_j‖² + a_j² ‖∇δ_i‖². So optimal noise has the variance λ s_ij / |g_ij| with
     u_j = |a_j| / ‖∇a_j‖ and c_i = ‖∇δ_i‖ / |δ_i|: the mean of y² over the rows tells how large each
     entry of the layer's input is, however large the noise. The rows c_i are fitted by maximum
-    likelihood, the columns u_j by their posterior mean, under the distribution of all of them,
-    which is fitted, too. λ stands for a factor that columns and rows share; 1 here. Rows of zeros
-    (dead units whose noise is 0) are left out.
+    likelihood, the columns u_j by their posterior mean under their distribution, which is fitted,
+    too; λ is 1 here. Rows of zeros (dead units whose noise is 0) are left out.
     """
     squares = sent.detach().square()
     squares = squares[squares.any(1)]
@@ -75,10 +74,10 @@ def _costs(squares: Tensor, values: Tensor, rows: Tensor) -> Tensor:
 def read_pixels(columns: Columns, low: Tensor, high: Tensor) -> Tensor:
     """The likeliest value of every pixel, from u_j = |x_j| up to one factor.
 
-    Noise levels do not tell the sign, and a factor is open. Both are settled by what is known of
-    images: their range, and that many of their pixels lie at its ends, black and white: a quarter
-    at each is expected. The factor is the likeliest one; then the shares of all values are fitted
-    to the image itself (expectation maximisation), with a tenth of what was expected kept.
+    The sign and a factor are open. Both are settled by what is known of images: their range, and
+    that many of their pixels lie at its ends: a quarter at each is expected. The factor is the
+    likeliest one; then the shares of all values are fitted to the image itself (expectation
+    maximisation), with a tenth of what was expected kept.
     """
     places = torch.linspace(0, 1, 65).to(low)
     shares = torch.full_like(places, 0.5 / (len(places) - 2))
@@ -120,11 +119,10 @@ def feature_cost(
     """Σ_j -log p(û_j | a_j(x) / ‖∇a_j(x)‖) + strength · TV(x), with the sign of each a_j unknown.
 
     What was read of a layer's input is û_j = |a_j| / ‖∇a_j‖, up to one factor for all, which is
-    fitted at every candidate. Each a_j is û_j with a positive or a negative sign, or û_j is wrong:
-    a mixture of three. The slopes are constants between their renewals, every ten steps. The
-    temperature falls from `hot` to 1 in three quarters of the steps: at first signs are not yet
-    decided. `positive` is the share of features that is expected to be so; `seed` is that of the
-    directions for the slopes.
+    fitted at every candidate. Each a_j is û_j with a positive (expected of a share `positive`) or
+    a negative sign, or û_j is wrong: a mixture of three. The slopes are constants between their
+    renewals, every ten steps, along directions of this seed. The temperature falls from `hot` to 1
+    in three quarters of the steps: at first signs are not yet decided.
     """
     read, energy, calls, held = columns.mean, TotalVariation(strength), count(), list[Tensor]()
     blur = (0.05 * read.mean()) ** 2 + (0.1 * read).square()
@@ -158,9 +156,8 @@ class PlanLikelihood:
     """-log p(y | x) = ½ Σ_i ((y_i - μ_i(x))² / Σ_i(x) + log Σ_i(x)), up to a constant.
 
     Σ(x) is the defense's own plan from the moments of x, with random probes that stay the same, so
-    that it is one smooth function of x. The second term is the log-determinant: without it large
-    noise would explain everything. A mechanism that the attacker knows has levels that do not
-    depend on x, and the term is a constant.
+    that it is one smooth function of x. Without the log-determinant large noise would explain
+    everything. Of a mechanism that the attacker knows it is a constant.
     """
 
     def __init__(self, observation: Observation, labels: Tensor, seed: int = 0) -> None:
@@ -168,13 +165,12 @@ class PlanLikelihood:
         self.message, self.sent = observation.message(labels), sent_row(observation)
 
     def __call__(self, inputs: Tensor) -> Tensor:
-        """The cost of one candidate batch, a 0-d float64 tensor, differentiable."""
         means, variances = self.levels(inputs)
         errors = (self.sent - means).square() / variances
         return 0.5 * (errors + variances.log()).sum(dtype=torch.float64)
 
     def levels(self, inputs: Tensor) -> tuple[Tensor, Tensor]:
-        """μ(x) and Σ(x) in one row each, differentiable with respect to the inputs."""
+        """μ(x) and Σ(x) in one row each, differentiable."""
         mechanism, defense = self.observation.mechanism, self.observation.defense
         if mechanism is not None:
             values = self.message(inputs)
@@ -201,21 +197,22 @@ def plan_can_be_read(observation: Observation) -> bool:
     Only then the levels of a message say more of the batch than the message's mean does.
     """
     defense = observation.defense
-    if defense is None or observation.mechanism is not None or observation.plan_is_public:
+    if defense is None or observation.mechanism is not None or not defense.about.private:
         return False
-    about = defense.about
-    levels = about.private and about.needs.sensitivities and about.family == "noise"
-    return levels and defense.granularity == "parameter"
+    noise = defense.about.needs.sensitivities and defense.about.family == "noise"
+    return noise and defense.granularity == "parameter"
 
 
 def read_image(run: Run, steps: int) -> Tensor | None:
-    """The image (a batch of one) that the noise levels of a layer show; `None` if they cannot.
+    """The image that the noise levels of a layer show, of a batch of one; `None` if they cannot.
 
     The layer is the one that reads the image, else the largest one that meets each example once.
     Pixels themselves are read in closed form; that needs their range. A later layer's input is
     inverted: `steps` annealed steps, and a third as many with a stronger prior.
     """
     seen, low, high = run.observation, run.observation.low, run.observation.high
+    if seen.batch_size > 1 or not plan_can_be_read(seen):
+        return None
     probes, found = random_inputs(seen, 4, run.generator), []
     for call in linear_calls(seen, probes)[0]:
         sent = seen.sent.get(call.weight)
@@ -249,17 +246,11 @@ class PlanReader(LabelledSearch):
     """Minimises ½ Σ_i ((y_i - g_i(x))² / Σ_i(x) + log Σ_i(x)) + E(x), Σ(x) the plan at x.
 
     Optimal noise that is planned from the private batch has the variance λ s_i(x) / |g_i(x)|: its
-    levels depend on the batch, and they can be read however large the noise is. For one example
-    the columns of a linear layer show the layer's input, `read_columns`: pixels where the layer
-    reads the image, else features, which are inverted. From there and from noise it descends on the
-    cost above, with total variation as E, and the most likely end wins.
-
-    Where the plan is public, or the same for all entries, the second term is a constant and there
-    is nothing to read: what is left is the likelihood of the message.
-
-    Args:
-        steps: For inverting features.
-        polish: Steps on the likelihood with the levels as a function of the candidate.
+    levels can be read however large the noise is. For one example the columns of a linear layer
+    show the layer's input, `read_columns`: pixels where the layer reads the image, else features,
+    which are inverted. From there and from noise it descends on the cost above, with total
+    variation as E, and the most likely end wins. Where the plan is public, or the same for all
+    entries, what is left is the likelihood of the message.
 
     >>> PlanReader(steps=100).polish
     40
@@ -268,33 +259,25 @@ class PlanReader(LabelledSearch):
     knows_defense = True
 
     steps: int = 600
+    """For inverting features."""
     polish: int = 40
+    """Steps on the likelihood with the levels as a function of the candidate."""
 
     def search(self, run: Run) -> Reconstruction:
         """The most likely end; the defense or the mechanism must be known."""
         check_known(run.observation)
-        drawn = run.clamp(run.noise())
-        return self._best(run, [*self._read(run), drawn])
+        drawn, image = run.clamp(run.noise(1)[0]), read_image(run, self.steps)
+        return self._best(run, [drawn] if image is None else [image, drawn])
 
     def improve(self, run: Run, result: Reconstruction) -> Reconstruction:
-        """The same from another attack's result beside what is read; labels are known.
-
-        The result itself is returned where nothing is read, or nothing that is more likely.
-        """
+        """The same from another attack's result beside what is read, if anything is."""
         run = replace(run, watch=Watch(self.time_budget), progress=self.progress)
-        read = self._read(run)
-        return self._best(run, [*read, result.inputs]) if read else result
-
-    def _read(self, run: Run) -> list[Tensor]:
-        """The image that the levels show, if there is one."""
-        alone = run.observation.batch_size == 1 and plan_can_be_read(run.observation)
-        image = read_image(run, self.steps) if alone else None
-        return [] if image is None else [image]
+        image = read_image(run, self.steps)
+        return result if image is None else self._best(run, [image, result.inputs])
 
     def _best(self, run: Run, starts: Sequence[Tensor]) -> Reconstruction:
-        """Each start descends; the most likely end wins."""
-        seen, energy = run.observation, TotalVariation(6.0)
-        likelihood = PlanLikelihood(seen, run.labels, seed_from(run.generator) % 2**31)
+        seed, energy = seed_from(run.generator) % 2**31, TotalVariation(6.0)
+        likelihood = PlanLikelihood(run.observation, run.labels, seed)
 
         def cost(inputs: Tensor, progress: float) -> Tensor:
             return likelihood(inputs) + energy(inputs)
@@ -304,4 +287,4 @@ class PlanReader(LabelledSearch):
             return run.minimise(cost, start[None], descent).best
 
         end = min(map(descend, starts), key=lambda end: end.cost)
-        return Reconstruction(end.inputs, run.labels, end.cost, end.history, end.status)
+        return Reconstruction(end.inputs, run.labels, end.cost, end.status)

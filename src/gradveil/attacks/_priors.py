@@ -2,33 +2,17 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
+from typing import TypeAlias
 
 import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from gradveil._checks import check_methods, check_not_negative, check_positive
+from gradveil._checks import check_kind, check_not_negative
 from gradveil.denoising import Denoiser
 from gradveil.theory import GaussianPrior
 
 Multiply = Callable[[Tensor], Tensor]
-
-
-class Energy(Protocol):
-    """-log p(x) up to a constant, with its curvature for second-order steps."""
-
-    def __call__(self, inputs: Tensor) -> Tensor:
-        """The energy of a batch (examples first), one number."""
-        ...
-
-    def gradient(self, inputs: Tensor) -> Tensor:
-        """∇E, where need be of a smoothed E."""
-        ...
-
-    def curvature(self, inputs: Tensor) -> Multiply:
-        """v ↦ H v with a positive semi-definite H that stands for ∇²E."""
-        ...
 
 
 def total_variation(inputs: Tensor, corner: float = 0.0) -> Tensor:
@@ -39,38 +23,36 @@ def total_variation(inputs: Tensor, corner: float = 0.0) -> Tensor:
     """
     if inputs.dim() < 3:
         return inputs.new_zeros(())
-    sizes = (
+    rows, columns = (
         (difference.square() + corner**2).sqrt() if corner > 0 else difference.abs()
         for difference in _differences(inputs)
     )
-    return torch.as_tensor(sum(size.sum() for size in sizes) / inputs.numel())
+    return (rows.sum() + columns.sum()) / inputs.numel()
 
 
 def _differences(inputs: Tensor) -> tuple[Tensor, Tensor]:
     return inputs[..., 1:, :] - inputs[..., :-1, :], inputs[..., :, 1:] - inputs[..., :, :-1]
 
 
+CORNER = 0.02
+"""Differences below this count as quadratic in second-order steps."""
+
+
 @dataclass(frozen=True)
 class TotalVariation:
     """E(x) = strength · Σ |x_i - x_j| over neighbours: a Laplace prior on their differences.
 
-    Args:
-        strength: The inverse of the mean absolute difference that is expected.
-        corner: Differences below this count as quadratic in second-order steps.
-
-    >>> TotalVariation(strength=0.5).corner
-    0.02
+    >>> TotalVariation(strength=0.5)(torch.eye(2)[None])
+    tensor(2.)
     """
 
     strength: float = 1.0
-    corner: float = 0.02
+    """The inverse of the mean absolute difference that is expected."""
 
     def __post_init__(self) -> None:
         check_not_negative(self.strength, "strength")
-        check_positive(self.corner, "corner")
 
     def __call__(self, inputs: Tensor) -> Tensor:
-        """The energy."""
         return self.strength * total_variation(inputs) * inputs.numel()
 
     def gradient(self, inputs: Tensor) -> Tensor:
@@ -82,7 +64,7 @@ class TotalVariation:
         if inputs.dim() < 3:
             return torch.zeros_like
         weights = [
-            self.strength / difference.abs().clamp(min=self.corner)
+            self.strength / difference.abs().clamp(min=CORNER)
             for difference in _differences(inputs)
         ]
 
@@ -105,7 +87,6 @@ class Quadratic:
     """v ↦ Λ v."""
 
     def __call__(self, inputs: Tensor) -> Tensor:
-        """The energy."""
         centred = self._centred(inputs)
         return 0.5 * (centred * self.multiply(centred)).sum()
 
@@ -121,14 +102,14 @@ class Quadratic:
         return inputs - self.mean.to(inputs).reshape(-1, *inputs.shape[1:])
 
 
-def energy_of(prior: "Energy | GaussianPrior | Denoiser | None") -> Energy:
+def energy_of(prior: TotalVariation | GaussianPrior | Denoiser | None) -> "Energy":
     """The prior as an energy; `None` is flat, and an error what is no prior."""
     if prior is None:
         return TotalVariation(0.0)
     if isinstance(prior, Denoiser):
         return Denoised(prior)
     if not isinstance(prior, GaussianPrior):
-        check_methods(prior, "prior", ("gradient", "curvature"), "`TotalVariation()`")
+        check_kind(prior, "prior", TotalVariation, "Use `TotalVariation()`.")
         return prior
     precision = prior.precision
     return Quadratic(prior.mean, lambda v: (v.flatten(1) @ precision.to(v)).view_as(v))
@@ -147,25 +128,22 @@ class Denoised:
     splitting, the message's best fit near D(x). The attack ends with such steps along falling
     levels (Zhang et al., "Plug-and-play image restoration with deep denoiser prior", 2021): first
     the outline of an image, then its details.
-
-    Args:
-        denoiser: Trained on public examples in the units of the inputs.
-        level: τ at the end; `None`: that at which an image with noise tells at least as much of
-            every direction as the message, where errors are smallest in the mean. Below it the
-            denoiser adds details that the message does not show.
     """
 
     denoiser: Denoiser
+    """Trained on public examples in the units of the inputs."""
     level: float | None = None
+    """τ at the end; `None`: that at which an image with noise tells at least as much of every
+    direction as the message, where errors are smallest in the mean. Below it the denoiser adds
+    details that the message does not show."""
     labels: Tensor | None = None
     """Of the images, where the denoiser is to be told them."""
 
     def __call__(self, inputs: Tensor) -> Tensor:
-        """The energy; differentiated, it is the negative score."""
         return self.near(inputs)(inputs)
 
     def gradient(self, inputs: Tensor) -> Tensor:
-        """(x - D(x)) / τ² for each example."""
+        """(x - D(x)) / τ², the negative score."""
         return self.near(inputs).gradient(inputs)
 
     def curvature(self, inputs: Tensor) -> Multiply:
@@ -189,3 +167,8 @@ class Denoised:
         """From the start down to the end, each the same share of the one before."""
         ratio = min(1.0, self.now / START)
         return [max(START, self.now) * ratio ** (k / (ROUNDS - 1)) for k in range(ROUNDS)]
+
+
+Energy: TypeAlias = TotalVariation | Quadratic | Denoised
+"""-log p(x) of a batch up to a constant; its `gradient`, where need be of a smoothed one; and its
+`curvature`, v ↦ H v with a positive semi-definite H that stands for the second derivative."""

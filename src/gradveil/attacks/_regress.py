@@ -21,12 +21,13 @@ STRENGTHS = tuple(10.0 ** (k / 2) for k in range(-6, 5))
 
 
 class Ridge(NamedTuple):
-    """How strongly to regularise, and what that leaves."""
+    """λ, infinite where no other predicts better than the mean, and the error that it leaves.
+
+    That is the mean squared error of samples left out, over the targets' variance.
+    """
 
     strength: float
-    """λ; infinite where no other predicts better than the mean."""
     error: float
-    """The mean squared error of samples left out, over the targets' variance."""
 
 
 def choose_ridge(kernel: Tensor, targets: Tensor) -> Ridge:
@@ -86,9 +87,9 @@ def sketch_of(like: Tensors, generator: torch.Generator) -> Callable[[str, Tenso
 class Regress(LabelledSearch):
     """The inputs as a linear function of the message, fitted to messages of random inputs.
 
-    The attacker knows the model and can make messages itself. It draws random images with the
-    spectrum of photographs (no data set; other inputs: normal numbers), computes the message of
-    each batch with the labels of the one that was sent, and fits
+    The attacker draws random images with the spectrum of photographs (no data set; other inputs:
+    normal numbers), computes the message of each batch with the labels of the one that was sent,
+    and fits
 
         E[x | y] ≈ mean of x + Σ_n k(y, y_n) α_n
 
@@ -96,10 +97,8 @@ class Regress(LabelledSearch):
     each tensor alone predicts samples that are left out. What the message does not tell stays at
     the mean, so the estimate is a smooth one and seldom worse than a blind guess. It follows no
     derivative: the kinks and max-pools that lead a descent astray do not matter. It is a good start
-    for a descent, and where a descent explains nothing, better than its end.
-
-    Args:
-        samples: How many messages are simulated, each at the price of one gradient.
+    for a descent, and where a descent explains nothing, better than its end. Each of the samples
+    costs one gradient.
 
     >>> Regress(samples=20)(seen, torch.Generator().manual_seed(0)).inputs.shape
     torch.Size([1, 3])
@@ -112,13 +111,13 @@ class Regress(LabelledSearch):
         inputs, count = self.estimate(run, run.generator, run.watch)
         own = run.misfit(inputs)
         status = TIME_BUDGET if count < self.samples else FINISHED
-        return Reconstruction(inputs, run.labels, own, [(count, own)], status)
+        return Reconstruction(inputs, run.labels, own, status)
 
     def estimate(self, run: Run, generator: torch.Generator, watch: Watch) -> tuple[Tensor, int]:
         """The inputs, and from how many samples: as many as the time allows, at least 16.
 
-        Where the samples teach nothing this is their mean, which is still a better start of a
-        descent than noise: of BatchNorm in training mode noise in the start is noise in the end.
+        Where they teach nothing this is their mean, still a better start of a descent than noise:
+        of BatchNorm in training mode noise in the start is noise in the end.
         """
         seen, message = run.observation, run.observation.message(run.labels)
         size = seen.batch_size

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import combinations
+from itertools import combinations, groupby
 from typing import Any, NamedTuple
 
 import torch
@@ -10,7 +10,6 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
-from gradveil._extras import require
 from gradveil._random import generator_or_fresh
 from gradveil._tensors import flatten
 from gradveil._typing import Tensors
@@ -44,7 +43,6 @@ class _Watch(TorchFunctionMode):
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
-        """Call it, and note its input where its weight is a parameter."""
         place = {F.linear: 0, torch.addmm: 1}.get(func)
         if place is not None and len(args) > place + 1:
             name = self._names.get(id(args[place + 1]))
@@ -54,25 +52,17 @@ class _Watch(TorchFunctionMode):
 
 
 def linear_inputs(message: TokenGradient, ids: Tensor) -> list[LinearInput]:
-    """The inputs of linear maps in the order of use, those with one row for each token.
-
-    Maps that read the same tensor are put together.
-    """
+    """The inputs of linear maps in the order of use, those with one row for each token."""
     parameters = message.parameters
     with torch.no_grad(), _Watch(parameters) as watch:
         message.loss.outputs(parameters, ids)
-    groups: list[tuple[Tensor, list[tuple[str, bool]]]] = []
-    for inputs, name, transposed in watch.found:
-        if groups and groups[-1][0] is inputs:
-            groups[-1][1].append((name, transposed))
-        else:
-            groups.append((inputs, [(name, transposed)]))
-    rows = ids.numel()
-    return [
-        LinearInput(weights, inputs.reshape(*ids.shape, -1))
-        for inputs, weights in groups
-        if inputs.numel() == rows * inputs.shape[-1]
-    ]
+    found: list[LinearInput] = []
+    for _, group in groupby(watch.found, lambda use: id(use[0])):
+        (inputs, *_), *_ = uses = list(group)
+        if inputs.numel() == ids.numel() * inputs.shape[-1]:
+            weights = [(name, transposed) for _, name, transposed in uses]
+            found.append(LinearInput(weights, inputs.reshape(*ids.shape, -1)))
+    return found
 
 
 def first_inputs(message: TokenGradient, length: int, tokens: int) -> Tensor:
@@ -124,32 +114,15 @@ class Places(NamedTuple):
     tokens: list[Tensor]
     decided: list[bool]
     """Whether the place's tokens lie in the first layer's span; the others are the likeliest."""
-    likely: Tensor
-    """The tokens that stand out of all."""
-    costs: Tensor
-    """How badly each of these fits into each place."""
 
     def allow(self, place: int, token: Tensor) -> bool:
         """Whether a place can hold a token, as far as that is decided."""
         return not self.decided[place] or bool((self.tokens[place] == token).any())
 
     def start(self, size: int) -> Tensor:
-        """One token of each place for each of so many sequences.
-
-        Where nothing is decided, each likely token is used once, in the place that suits them all
-        best; what is left open gets the likeliest tokens of its place.
-        """
+        """One of the likeliest tokens of each place for each of so many sequences."""
         rows = torch.arange(size)
-        ids = torch.stack([tokens[rows % len(tokens)] for tokens in self.tokens], 1)
-        if any(self.decided):
-            return ids
-        require("matching tokens", "gradveil[audit]", "scipy")
-        from scipy.optimize import linear_sum_assignment  # only attackers need it
-
-        costs = self.costs.repeat(1, size).cpu().numpy()  # a column for each place of each sequence
-        tokens, slots = (torch.as_tensor(part) for part in linear_sum_assignment(costs))
-        ids.view(-1)[slots] = self.likely[tokens]
-        return ids
+        return torch.stack([tokens[rows % len(tokens)] for tokens in self.tokens], 1)
 
 
 def find_places(text: Text, first: Tensor | None, width: int) -> Places:
@@ -184,7 +157,7 @@ def find_places(text: Text, first: Tensor | None, width: int) -> Places:
         order = (outside if fitting else cost)[:, place].argsort()
         tokens.append(order[: min(fitting, 4 * size) if fitting else open_count])
         decided.append(fitting > 0)
-    return Places(tokens, decided, likely, outside[likely])
+    return Places(tokens, decided)
 
 
 def assemble(
@@ -195,12 +168,10 @@ def assemble(
     Sequences that are drawn from the candidates are improved one token at a time, and the best ones
     of at most eight starts for each are taken; they count as found if their costs are within 1 of
     the best one's. Places that the first layer did not decide get their likeliest token, and are
-    not looked at.
-    Spans are by the number of the linear input; the first layer's is not needed.
+    not looked at. Spans are by the number of the linear input.
     """
-    choices = [
-        t if known else t[:1] for t, known in zip(places.tokens, places.decided, strict=True)
-    ]
+    pairs = zip(places.tokens, places.decided, strict=True)
+    choices = [tokens if known else tokens[:1] for tokens, known in pairs]
     counted = torch.tensor(places.decided, dtype=torch.float64)
 
     def costs_of(ids: Tensor) -> Tensor:
@@ -211,15 +182,6 @@ def assemble(
         inputs = linear_inputs(text.message, ids)
         parts = [(distances(span, inputs[k].inputs) + 1e-7).log() for k, span in spans.items()]
         return torch.stack(parts).mean(0) @ counted / counted.sum()
-
-    def start() -> Tensor:
-        """In each place one of the tokens that the sequences so far use least."""
-        ids = []
-        for place, tokens in enumerate(choices):
-            used = torch.tensor([sum(int(f[place] == t) for f in found) for t in tokens])
-            least = tokens[used == used.min()]
-            ids.append(least[torch.randint(len(least), (), generator=generator)])
-        return torch.stack(ids)
 
     def improved(ids: Tensor) -> Tensor:
         """Up to three rounds over all places, as long as they help."""
@@ -235,10 +197,9 @@ def assemble(
                 break
         return ids
 
-    found: list[Tensor] = []
-    size = len(text.blank)
+    found, size = list[Tensor](), len(text.blank)
     for _ in range(8 * size):
-        ids = improved(start())
+        ids = improved(_unused(choices, found, generator))
         if not any(torch.equal(ids, other) for other in found):
             found.append(ids)
         costs = costs_of(torch.stack(found))
@@ -248,11 +209,18 @@ def assemble(
     return best[torch.arange(size) % len(best)]
 
 
-class TokenSearch:
-    """Minimises -log p(sent | g(ids)) over ids, with the mechanism that is known, if one is.
+def _unused(choices: list[Tensor], found: list[Tensor], generator: torch.Generator) -> Tensor:
+    """In each place one of the tokens that the sequences found so far use least."""
+    ids = []
+    for place, tokens in enumerate(choices):
+        used = torch.tensor([sum(int(other[place] == t) for other in found) for t in tokens])
+        least = tokens[used == used.min()]
+        ids.append(least[torch.randint(len(least), (), generator=generator)])
+    return torch.stack(ids)
 
-    A plan that is not known is made again at the start, the first estimate.
-    """
+
+class TokenSearch:
+    """Minimises -log p(sent | g(ids)) over ids; a plan that is not known is made at the start."""
 
     def __init__(self, text: Text, start: Tensor, generator: torch.Generator, watch: Watch) -> None:
         self._text, self._generator, self._watch = text, generator, watch
@@ -282,7 +250,7 @@ class TokenSearch:
                 return
 
     def _trials(self, places: Places) -> Iterator[Tensor]:
-        """The ids with one change, as they are when it is asked for.
+        """The ids of the moment with one change.
 
         Pairs of sequences change places, where labels differ; each place tries its candidates, and
         to swap with other sequences' and with others of its own.
@@ -324,10 +292,9 @@ class SpanCheck(Search):
     For queries, keys and values u_n = W x_n, the gradient ∂L/∂W = Σ_n δ_n x_nᵀ has its rows in the
     span of the x_n; with fewer tokens in the batch than features, and independent δ_n, the span is
     exactly theirs. The input x of the first layer depends on one token v and its place p alone, so
-    every (v, p) is checked by its distance to the span. That gives the tokens of each place. Later
-    layers' inputs depend on whole sequences, and put the tokens together (`assemble`). In the end
-    the gradient of what was found is compared with what was sent, and single tokens are changed
-    where that is more likely under the known mechanism (`TokenSearch`).
+    every (v, p) is checked by its distance to the span. Later layers' inputs depend on whole
+    sequences, and put the tokens together (`assemble`). In the end single tokens are changed where
+    what was sent is then more likely under the known mechanism (`TokenSearch`).
 
     Under noise, directions of the gradient that noise could have made are left out of the spans,
     the table's rows (`TokenRows`) choose the tokens, and the last search does the rest. A batch
@@ -354,7 +321,6 @@ class SpanCheck(Search):
     def __call__(
         self, observation: Observation, generator: torch.Generator | None = None
     ) -> Reconstruction:
-        """Attack one observation of tokens."""
         generator, watch = generator_or_fresh(generator), Watch(self.time_budget)
         text = Text(observation, generator)
         spans = _spans(text)
@@ -364,12 +330,12 @@ class SpanCheck(Search):
         if later and len(start) > 1 and any(places.decided):
             start = assemble(text, later, places, generator, watch)
         search = TokenSearch(text, start, generator, watch)
-        tell = self.progress or (lambda *_: None)
-        tell(1, 2, search.cost)
+        if self.progress is not None:
+            self.progress(1, 2, search.cost)
         search.improve(places, self.sweeps)
-        tell(2, 2, search.cost)
-        ids, status = search.ids, search.status
-        return Reconstruction(ids, text.targets(ids), search.cost, status=status)
+        if self.progress is not None:
+            self.progress(2, 2, search.cost)
+        return Reconstruction(search.ids, text.targets(search.ids), search.cost, search.status)
 
 
 def _spans(text: Text) -> dict[int, Tensor]:

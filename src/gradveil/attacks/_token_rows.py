@@ -1,5 +1,6 @@
 """The bag of tokens, read off the gradient of the embedding table."""
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
@@ -76,8 +77,7 @@ def row_scores(gradient: Tensor, std: Tensor | None) -> Tensor:
     rows = rows - rows.median(0).values
     if std is not None and bool((std > 0).all()):
         mean = (rows / std.double()).square().mean(1)
-        scale: float = (rows.shape[1] / 2) ** 0.5
-        return (mean - 1) * scale
+        return (mean - 1) * math.sqrt(rows.shape[1] / 2)
     mean = rows.square().mean(1)
     middle = mean.median()
     deviation = SPREAD * (mean - middle).abs().median()
@@ -90,10 +90,8 @@ def likely_tokens(scores: Tensor, count: int) -> Tensor:
 
     Of V normal numbers the largest is about √(2 log V); a row counts if it is beyond that by 1.
     """
-    limit = (2 * torch.log(torch.tensor(float(len(scores))))) ** 0.5 + 1
-    order = scores.argsort(descending=True)
-    standing_out = int((scores > limit).sum())
-    return order[: max(1, min(count, standing_out))]
+    standing_out = int((scores > math.sqrt(2 * math.log(len(scores))) + 1).sum())
+    return scores.argsort(descending=True)[: max(1, min(count, standing_out))]
 
 
 @dataclass(frozen=True)
@@ -103,11 +101,8 @@ class TokenRows(Attack):
     Row v is Σ_p ∂L/∂e_p over the places p with token v: 0 for all others. So the set of tokens is
     exact without a defense; under noise, rows are tested by their norms (`row_scores`), with its
     levels if they are known. Order and numbers do not show: the tokens found are put into the
-    batch one after the other, the clearest first, and start again where there are too few.
-
-    Where the table is also the last layer (GPT-2), rows of tokens that were not used are those
-    that nearly all rows are like. The loss is the share of places that repeat a token for want of
-    others.
+    batch one after the other, the clearest first, and start again where there are too few. The
+    loss is the share of places that repeat a token for want of others.
 
     Reference: Melis et al., "Exploiting Unintended Feature Leakage in Collaborative Learning", IEEE
     S&P 2019, section 4.1; Gupta et al., "Recovering Private Text in Federated Learning of Language

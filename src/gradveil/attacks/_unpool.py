@@ -140,7 +140,7 @@ class Unpool(LabelledSearch):
         inputs, residual, status = self._images(stages, run, known, samples)
         own, fits = run.misfit(inputs), residual < NEAR
         certain = fits and own < SURE * run.random_misfit()
-        result = Reconstruction(inputs, run.labels, own, [(self.steps, own)], status, certain)
+        result = Reconstruction(inputs, run.labels, own, status, certain)
         return result if fits or status == INTERRUPTED else None
 
     def _peel(

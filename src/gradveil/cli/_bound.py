@@ -48,7 +48,7 @@ ACCOUNT = ("noise_multiplier", "sample_rate", "steps")
 TAKES = {
     "bayesian": (*MODEL, "prior", "sweep", "out"),
     "fisher": MODEL,
-    "candidates": (*MODEL, "candidates", "trials", "rest"),
+    "candidates": (*MODEL, "candidates", "trials"),
     "recognition": ("guess", *ACCOUNT),
     "renyi": ("diameter", *ACCOUNT),
 }
@@ -95,10 +95,11 @@ ASSUMPTIONS = {
     ),
     "candidates": (
         "Any attacker, on real data: he is compared with one who is told N candidates that hold the"
-        " truth, and {rest}. Candidates are independent examples of the population that the private"
-        " ones come from{label}. The error is a mean over that population, not a promise for each"
-        " example, {places}in normalised units, with a 95 % interval from the trials. More"
-        " candidates bring the bound closer to what an attacker can do, and never above it."
+        " truth, and the rest of the batch. Candidates are independent examples of the population"
+        " that the private ones come from{label}. The error is a mean over that population, not a"
+        " promise for each example, {places}in normalised units, with a 95 % interval from the"
+        " trials. More candidates bring the bound closer to what an attacker can do, and never"
+        " above it."
     ),
 }
 
@@ -147,9 +148,6 @@ def bound(
         int | None, typer.Option(help="candidates: how many; if left 256, or all.")
     ] = None,
     trials: Annotated[int, typer.Option(help="candidates: messages.")] = 64,
-    rest: Annotated[
-        Literal["known", "unknown"], typer.Option(help="candidates: of the batch.")
-    ] = "known",
     out: Annotated[Path, typer.Option(help="Folder for a sweep.")] = Path("gradveil-bound"),
     format: AsFormat = "table",
     **others: Any,
@@ -175,7 +173,7 @@ def bound(
     else:
         with bar(Console(stderr=True)) as progress, options(context):
             progress("candidates", 0.0)
-            facts = _candidates(study.from_candidates(candidates, trials, rest))
+            facts = _candidates(study.from_candidates(candidates, trials))
     _show_statement(kind, {"defense": spec_of(study.defense), "of": title, **facts}, format)
 
 
@@ -238,18 +236,15 @@ def _candidates(found: IdentificationReport) -> dict[str, Any]:
         }
         for point in found.trend
     ]
-    others = "candidates for each other example of the batch"
     matched = "place by place and not after the batch's examples were matched to the truth, "
     return {
         **trend[-1],
         "trials": len(found.trials),
         "batch_size": found.batch_size,
-        "rest": found.rest,
         "one_class": found.one_class,
         "no_guarantee": found.reason,
         "trend": trend,
         "assumptions": ASSUMPTIONS["candidates"].format(
-            rest="the rest of the batch" if found.rest == "known" else others,
             label=", of one class: the attacker knows the label" if found.one_class else "",
             places=matched if found.batch_size > 1 else "",
         ),

@@ -8,12 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from gradveil._batches import check_labels
-from gradveil._checks import (
-    WrongValue,
-    check_count,
-    check_inputs,
-    check_optional_callable,
-)
+from gradveil._checks import WrongValue, check_count, check_inputs, check_optional_callable
 from gradveil._random import generator_or_fresh, normal_like
 
 from ._networks import network_for
@@ -26,6 +21,9 @@ LEVELS = (0.02, 3.0)
 
 RATE = 2e-3
 """Adam's at the start; it falls to 0 along a cosine."""
+
+BATCH = 64
+"""Samples in a step, each with a level and noise of its own."""
 
 UNTOLD = 0.2
 """The share of samples whose class is not told, so that it learns to do without."""
@@ -65,8 +63,6 @@ class Denoiser:
         labels: Tensor | None = None,
         *,
         steps: int = 2000,
-        batch_size: int = 64,
-        width: int | None = None,
         generator: torch.Generator | None = None,
         progress: Progress | None = None,
     ) -> "Denoiser":
@@ -79,17 +75,10 @@ class Denoiser:
         Args:
             samples: Examples first. Keep some back: only on others its error means anything.
             labels: A class for each sample. It then denoises with or without being told the class.
-            steps: Of the optimiser.
-            batch_size: Samples in a step, each with a level and noise of its own.
-            width: Channels (hidden units) of the network.
             generator: Of weights, batches, levels and noise: equal seeds give equal denoisers.
-            progress: Called with (step, steps, loss).
         """
         check_samples(samples, labels)
         check_count(steps, "steps")
-        check_count(batch_size, "batch_size")
-        if width is not None:
-            check_count(width, "width")
         check_optional_callable(progress, "progress", "Give a function, or None.")
         spread = max(float(samples.std(correction=0)), torch.finfo(torch.float32).tiny)
         classes = 0 if labels is None else int(labels.max()) + 1
@@ -97,7 +86,7 @@ class Denoiser:
         with torch.random.fork_rng(devices=[]):  # weights depend on the generator alone
             seed = int(torch.randint(2**62, (1,), generator=generator))
             torch.default_generator.manual_seed(seed)
-            network = network_for(samples.shape[1:], classes, width).to(samples.device)
+            network = network_for(samples.shape[1:], classes).to(samples.device)
         levels = LEVELS[0] * spread, LEVELS[1] * spread
         made = cls(network, float(samples.mean()), spread, levels, classes)
         weights = list(network.train().parameters())
@@ -105,7 +94,7 @@ class Denoiser:
         optimiser = torch.optim.Adam(weights, RATE, betas=(0.9, 0.99))
         for step in range(steps):
             optimiser.param_groups[0]["lr"] = _rate(step, steps)
-            chosen = torch.randint(len(samples), (batch_size,), generator=generator)
+            chosen = torch.randint(len(samples), (BATCH,), generator=generator)
             chosen = chosen.to(samples.device)
             known = None if labels is None else labels.to(samples.device)[chosen]
             loss = made._loss(samples[chosen], known, generator)
@@ -141,13 +130,7 @@ class Denoiser:
     def __call__(
         self, noisy: Tensor, level: float | Tensor, labels: Tensor | None = None
     ) -> Tensor:
-        """The best guess of each example.
-
-        Args:
-            noisy: Examples first.
-            level: τ, for all or for each of them.
-            labels: Their classes, where they are known and it was trained with classes.
-        """
+        """The best guess of each example, from its level τ and its class as far as it is known."""
         level = torch.as_tensor(level, dtype=noisy.dtype, device=noisy.device).expand(len(noisy))
         own = level.view(-1, *[1] * (noisy.dim() - 1))
         variance = self.spread**2 + own**2

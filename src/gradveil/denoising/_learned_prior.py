@@ -6,13 +6,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from gradveil._checks import (
-    WrongValue,
-    check_callable,
-    check_count,
-    check_inputs,
-    check_positive,
-)
+from gradveil._checks import WrongValue, check_callable, check_inputs, check_positive
 from gradveil._random import generator_or_fresh, normal_like
 from gradveil.theory import BoundCase, GaussianPrior, Prior, largest_information
 
@@ -20,6 +14,9 @@ from ._denoiser import Denoiser, Progress, check_samples
 
 AT_ONCE = 256
 """Samples that are denoised together."""
+
+DRAWS = 8
+"""How often each sample gets noise."""
 
 BANDS = 16
 """Groups of directions that are calibrated, each by one number."""
@@ -30,7 +27,7 @@ def _linear_score(
 ) -> tuple[Tensor, Callable[[Tensor, Tensor | None], Tensor]]:
     """(C + τ²)⁻¹, C the samples' covariance (within classes), and ℓ(z) = -(C + τ²)⁻¹ (z - μ).
 
-    ℓ, the best linear score, has μ of the class where labels are told; one row for each example.
+    That is the best linear score, with μ of the class where labels are told.
     """
     prior = GaussianPrior.fit(samples, labels=labels)
     smoothed = prior.covariance + level**2 * torch.eye(len(prior.covariance)).to(prior.mean)
@@ -54,7 +51,6 @@ def score_information(
     samples: Tensor,
     labels: Tensor | None,
     level: float,
-    draws: int,
     generator: torch.Generator,
 ) -> tuple[Tensor, float]:
     """J_P = E[s sᵀ] at z = x + τn as far as a learned score ŝ = (D(z) - z) / τ² shows it.
@@ -67,16 +63,15 @@ def score_information(
     (tr(P A) / tr(P M))². In the mean over many entries A is known well; entry by entry it is not,
     for t is mostly noise. J_P is at most 1 / τ². It is never more than there is but for chance.
 
-    Returns:
-        J_P, and E‖D(z) - x‖² per entry.
+    Returns J_P, and E‖D(z) - x‖² per entry.
     """
     known, linear = _linear_score(samples, labels, level)
     size = samples[0].numel()
     squares, products = torch.zeros(2, size, size, dtype=torch.float64, device=samples.device)
-    error, count = 0.0, draws * len(samples)
+    error, count = 0.0, DRAWS * len(samples)
     for index in torch.arange(len(samples)).split(AT_ONCE):
         clean, told = samples[index], None if labels is None else labels[index]
-        for _ in range(draws):
+        for _ in range(DRAWS):
             noise = normal_like(clean, generator)
             noisy = clean + level * noise
             with torch.no_grad():
@@ -125,20 +120,17 @@ class LearnedPrior(Prior):
     upwards**. A better denoiser can only lower them; they are never above those of the fitted
     Gaussian.
 
-    Args:
-        information: J_τ of one example, shape (n, n), positive definite and at most 1 / τ².
-        level: τ.
-        name: How a bound refers to it.
-        error: The denoiser's mean squared error per entry on held-out samples, above MMSE(τ) / n.
-
     >>> LearnedPrior(torch.eye(3), level=0.5).level
     0.5
     """
 
     information: Tensor
+    """J_τ of one example, shape (n, n), positive definite and at most 1 / τ²."""
     level: float
+    """τ."""
     name: str = "learned"
     error: float | None = None
+    """The denoiser's mean squared error per entry on held-out samples, above MMSE(τ) / n."""
     precision: Tensor = field(init=False, repr=False)
     covariance: Tensor = field(init=False, repr=False)
 
@@ -171,29 +163,25 @@ class LearnedPrior(Prior):
         labels: Tensor | None = None,
         *,
         level: float,
-        draws: int = 8,
         generator: torch.Generator | None = None,
     ) -> "LearnedPrior":
         """J_τ from what a denoiser does to samples that it was not trained on.
 
         Args:
             denoiser: A `Denoiser`, or any function of (noisy examples, level, labels).
-            samples: Held-out examples: times `draws` several for each entry of an example.
+            samples: Held-out examples: eight times as many should be several for each entry.
             labels: Their classes, where the attacker is told them.
             level: τ. For a message of information J_D: 1 / √λ, λ the largest eigenvalue.
-            draws: How often each sample gets noise.
-            generator: Of the noise.
         """
         check_callable(denoiser, "denoiser", "Use `Denoiser.fit(samples)`.")
         check_samples(samples, labels)
         check_positive(level, "level")
-        check_count(draws, "draws")
         low, high = denoiser.levels if isinstance(denoiser, Denoiser) else (0.0, torch.inf)
         if not low <= level <= high:
             expected = f"be one that the denoiser was trained for, from {low:.3g} to {high:.3g}"
             raise WrongValue("level", expected, f"{level:.3g}", "Choose one of these.")
         level, generator = float(level), generator_or_fresh(generator)
-        found, error = score_information(denoiser, samples, labels, level, draws, generator)
+        found, error = score_information(denoiser, samples, labels, level, generator)
         within = "" if labels is None else " within classes"
         name = (
             f"learned{within}: a denoiser whose error at noise {level:.3g} is {error:.3g} per entry"
@@ -233,30 +221,22 @@ class LearnedPriors:
         generator: torch.Generator | None = None,
         progress: Progress | None = None,
     ) -> "LearnedPriors":
-        """Train a denoiser on four fifths of the samples and keep the rest to measure on.
-
-        Args: as for `Denoiser.fit`.
-        """
+        """`Denoiser.fit` on four fifths of the samples; the rest is kept to measure on."""
         check_samples(samples, labels, least=2 * HELD_OUT)
-        check_count(steps, "steps")
         generator = generator_or_fresh(generator)
         order = torch.randperm(len(samples), generator=generator).to(samples.device)
         taught, kept = order[len(samples) // HELD_OUT :], order[: len(samples) // HELD_OUT]
-        known = (None, None) if labels is None else (labels[taught], labels[kept])
+        known, others = (None, None) if labels is None else (labels[taught], labels[kept])
         denoiser = Denoiser.fit(
-            samples[taught], known[0], steps=steps, generator=generator, progress=progress
+            samples[taught], known, steps=steps, generator=generator, progress=progress
         )
-        return cls(denoiser, samples[kept], known[1])
+        return cls(denoiser, samples[kept], others)
 
-    def at(
-        self, level: float, *, draws: int = 8, generator: torch.Generator | None = None
-    ) -> LearnedPrior:
+    def at(self, level: float, generator: torch.Generator | None = None) -> LearnedPrior:
         """The prior at noise τ, brought into the range that the denoiser was trained for."""
         low, high = self.denoiser.levels
         level, known = min(max(level, low), high), (self.samples, self.labels)
-        return LearnedPrior.measure(
-            self.denoiser, *known, level=level, draws=draws, generator=generator
-        )
+        return LearnedPrior.measure(self.denoiser, *known, level=level, generator=generator)
 
     def covering(
         self, cases: Sequence[BoundCase], generator: torch.Generator | None = None

@@ -1,7 +1,8 @@
 """Small networks that predict what noise hides: for images a UNet, for vectors a perceptron."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from functools import reduce
 
 import torch
 from torch import Tensor, nn
@@ -11,17 +12,11 @@ EMBEDDING = 64
 
 
 class ImageNet(nn.Module):
-    """A UNet of three sizes: half the image (four pixels become channels), a quarter and back.
+    """A UNet of three sizes: half the image (four pixels become channels), a quarter and back."""
 
-    Args:
-        shape: (channels, height, width) of one image, height and width divisible by 4.
-        classes: How many classes; one more row stands for "not told".
-        width: Channels at half size; twice as many at a quarter.
-    """
-
-    def __init__(self, shape: Sequence[int], classes: int, width: int):
+    def __init__(self, shape: Sequence[int], classes: int):
         super().__init__()
-        pixels = 4 * shape[0]
+        pixels, width = 4 * shape[0], 32  # channels at half size; twice as many at a quarter
         self.condition = Condition(classes)
         self.fold, self.unfold = nn.PixelUnshuffle(2), nn.PixelShuffle(2)
         self.enter = nn.Conv2d(pixels, width, 3, padding=1)
@@ -36,16 +31,13 @@ class ImageNet(nn.Module):
     def forward(self, inputs: Tensor, level: Tensor, labels: Tensor) -> Tensor:
         """The prediction; level and labels have one entry for each image."""
         told = self.condition(level, labels)
-        wide = self.enter(self.fold(inputs))
-        for block in self.first:
-            wide = block(wide, told)
-        narrow = self.down(wide)
-        for block in self.middle:
-            narrow = block(narrow, told)
-        wide = wide + self.up(narrow)
-        for block in self.last:
-            wide = block(wide, told)
-        predicted: Tensor = self.unfold(self.leave(nn.functional.silu(wide)))
+
+        def through(blocks: Iterable[nn.Module], hidden: Tensor) -> Tensor:
+            return reduce(lambda each, block: block(each, told), blocks, hidden)
+
+        wide = through(self.first, self.enter(self.fold(inputs)))
+        wide = wide + self.up(through(self.middle, self.down(wide)))
+        predicted: Tensor = self.unfold(self.leave(nn.functional.silu(through(self.last, wide))))
         return predicted
 
 
@@ -59,7 +51,7 @@ class ImageBlock(nn.Module):
         self.second = nn.Conv2d(channels, channels, 3, padding=1)
 
     def forward(self, hidden: Tensor, told: Tensor) -> Tensor:
-        """The hidden maps after the block."""
+        """The maps after the block."""
         scale, shift = self.told(told)[:, :, None, None].chunk(2, dim=1)
         inner = self.first(nn.functional.silu(hidden)) * (1 + scale) + shift
         moved: Tensor = hidden + self.second(nn.functional.silu(inner))
@@ -69,9 +61,9 @@ class ImageBlock(nn.Module):
 class VectorNet(nn.Module):
     """A residual perceptron of three hidden layers, for examples that are no images."""
 
-    def __init__(self, shape: Sequence[int], classes: int, width: int):
+    def __init__(self, shape: Sequence[int], classes: int):
         super().__init__()
-        size = math.prod(shape)
+        size, width = math.prod(shape), 128
         self.condition = Condition(classes)
         self.enter, self.leave = nn.Linear(size, width), nn.Linear(width, size)
         self.layers = nn.ModuleList(nn.Linear(width + EMBEDDING, width) for _ in range(3))
@@ -87,7 +79,7 @@ class VectorNet(nn.Module):
 
 
 class Condition(nn.Module):
-    """The embedding of a noise level and a class."""
+    """The embedding of a noise level and a class, with a row more for "not told"."""
 
     def __init__(self, classes: int) -> None:
         super().__init__()
@@ -102,11 +94,11 @@ class Condition(nn.Module):
         return told
 
 
-def network_for(shape: Sequence[int], classes: int, width: int | None) -> nn.Module:
+def network_for(shape: Sequence[int], classes: int) -> nn.Module:
     """The network for examples of this shape: an image's sides must be divisible by 4."""
     image = len(shape) == 3 and shape[1] % 4 == 0 and shape[2] % 4 == 0
     if not image:
-        return VectorNet(shape, classes, width or 128)
-    network: nn.Module = ImageNet(shape, classes, width or 32)
+        return VectorNet(shape, classes)
+    network: nn.Module = ImageNet(shape, classes)
     network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     return network

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from gradveil._checks import WrongValue, check_inputs, check_positive
+from gradveil._checks import WrongValue, check_inputs
 from gradveil.data import TableLayout
 
 from ._scores import Guess, best_pairs, check_shapes, parts
@@ -45,20 +45,11 @@ class PieceScores:
 
 
 def score_table(
-    reconstruction: Guess | Tensor,
-    truth: tuple[Tensor, Tensor] | Tensor,
-    layout: TableLayout,
-    tolerance: float = TOLERANCE,
+    reconstruction: Guess | Tensor, truth: tuple[Tensor, Tensor] | Tensor, layout: TableLayout
 ) -> PieceScores:
     """Score rebuilt rows, column by column, as TabLeak does.
 
-    A category is found if it is the right one, a number if it is off by at most the tolerance.
-
-    Args:
-        reconstruction: What the attack returned, or its encoded rows alone.
-        truth: The private rows, or these and their labels.
-        layout: Which entries are which columns.
-        tolerance: For continuous columns, in their encoded units.
+    A category is found if it is the right one, a number if it is off by at most `TOLERANCE`.
 
     Reference: Vero et al., "TabLeak: Tabular Data Leakage in Federated Learning", ICML 2023,
     arXiv:2210.01785.
@@ -68,14 +59,13 @@ def score_table(
     >>> score_table(torch.tensor([[2.1, 0.4, 0.6], [0.5, 0.9, 0.1]]), truth, layout).summary()
     {'accuracy': 0.75, 'continuous': 0.5, 'categorical': 1.0}
     """
-    check_positive(tolerance, "tolerance")
     (found, _), (rows, _) = parts(reconstruction, "reconstruction"), parts(truth, "truth")
     layout.check(rows, "truth")
     layout.check(found, "reconstruction")
     check_shapes(found, rows)
     found = found.detach().to(rows)
-    guesses, each = found.unsqueeze(0), rows.unsqueeze(1)
-    near = (layout.numbers(guesses) - layout.numbers(each)).abs() <= tolerance
+    guesses, each = found[None], rows[:, None]
+    near = (layout.numbers(guesses) - layout.numbers(each)).abs() <= TOLERANCE
     same = layout.categories(guesses) == layout.categories(each)
     nearest = 1e-6 * torch.cdist(rows.double(), found.double())  # of as many columns
     return _matched({"continuous": near, "categorical": same}, nearest)

@@ -18,6 +18,8 @@ Nested: TypeAlias = "Tensor | Sequence[Nested]"
 LEVEL = 0.95
 """How often an interval holds the true mean."""
 
+RESAMPLES = 4000
+
 MOST = 0.999
 """The largest share of the draws between a bootstrap interval's ends: more draws would not help."""
 
@@ -38,12 +40,7 @@ class Interval:
         return f"{self.mean:.4g} [{self.low:.4g}, {self.high:.4g}]"
 
 
-def bootstrap_interval(
-    values: Nested,
-    *,
-    resamples: int = 4000,
-    generator: torch.Generator | None = None,
-) -> Interval:
+def bootstrap_interval(values: Nested, *, generator: torch.Generator | None = None) -> Interval:
     """The interval of the mean, all levels of the experiment resampled; right for few groups, too.
 
     Images of one batch are reconstructed together and are not independent: their scatter alone
@@ -63,17 +60,11 @@ def bootstrap_interval(
     References: Davison and Hinkley, "Bootstrap Methods and their Application", 1997, section 3.8;
     Hesterberg, "What Teachers Should Know About the Bootstrap", 2015.
 
-    Args:
-        values: A 1-d tensor (images), or nested sequences of them (batches; seeds of batches).
-        resamples: How many.
-        generator: For the draws.
-
     >>> batches = [torch.tensor([1.0, 2.0]), torch.tensor([3.0, 4.0])]
     >>> interval = bootstrap_interval(batches, generator=torch.Generator().manual_seed(0))
     >>> interval.mean, interval.low < 2.5 < interval.high
     (2.5, True)
     """
-    check_count(resamples, "resamples")
     tree = _checked(values)
     while not isinstance(tree, Tensor) and len(tree) == 1:
         tree = tree[0]  # the outermost level at which something varies
@@ -88,26 +79,24 @@ def bootstrap_interval(
         means = torch.tensor([_mean(group) for group in tree], dtype=torch.float64)
         half = quantile * float(means.std()) / math.sqrt(count)
         return Interval(mean, mean - half, mean + half)
-    draws = _draw(tree, resamples, generator_or_fresh(generator))
-    inside = math.erf(quantile * math.sqrt(count / (count - 1)) / math.sqrt(2))
-    inside = min(inside, MOST)
+    draws = _draw(tree, RESAMPLES, generator_or_fresh(generator))
+    inside = min(MOST, math.erf(quantile * math.sqrt(count / (count - 1)) / math.sqrt(2)))
     tails = torch.tensor([(1 - inside) / 2, (1 + inside) / 2], dtype=draws.dtype)
     low, high = torch.quantile(draws, tails).tolist()
     return Interval(mean, low, high)
 
 
 def _checked(values: Nested) -> Nested:
+    found = f"{type(values).__name__} ({values!r})"
     if isinstance(values, Tensor):
         values = values.detach().to("cpu", torch.float64)
         if values.dim() == 1 and len(values) > 0 and all_finite(values):
             return values
-        description = f"a tensor of shape {tuple(values.shape)}, finite: {all_finite(values)}"
+        found = f"a tensor of shape {tuple(values.shape)}, finite: {all_finite(values)}"
     elif isinstance(values, Sequence) and len(values) > 0 and not isinstance(values, str):
         return [_checked(child) for child in values]
-    else:
-        description = f"{type(values).__name__} ({values!r})"
     expected = "be a non-empty, finite 1-d tensor of values of images, or nested sequences of them"
-    raise WrongValue("values", expected, description, "Drop what failed, and pass the rest.")
+    raise WrongValue("values", expected, found, "Drop what failed, and pass the rest.")
 
 
 def _draw(values: Nested, count: int, generator: torch.Generator) -> Tensor:
@@ -165,7 +154,7 @@ class AgainstGuess:
     """How far the errors of an attack are below those of a blind guess, example by example."""
 
     gain: Interval
-    """Decibels, 10 log₁₀ of the guess's squared error over the attack's, in the mean."""
+    """The mean of `gain_over_guess`."""
     copies: int
     """Examples with a gain of `COPY` and more."""
     examples: int
@@ -188,15 +177,14 @@ def gain_over_guess(errors: Tensor, guesses: Tensor) -> Tensor:
 
 
 def against_guess(gains: Nested, generator: torch.Generator | None = None) -> AgainstGuess:
-    """The gains of images, batches and seeds (`gain_over_guess`) with their interval.
+    """From the gains of images, batches and seeds (`gain_over_guess`).
 
     >>> against_guess(torch.tensor([2.0, 3.0, 2.5])).works
     True
     >>> against_guess(torch.tensor([-2.0, 3.0, 2.5])).works
     False
     """
-    flat = _flat(gains)
-    gain = bootstrap_interval(gains, generator=generator)
+    flat, gain = _flat(gains), bootstrap_interval(gains, generator=generator)
     return AgainstGuess(gain, int((flat >= COPY).sum()), len(flat))
 
 

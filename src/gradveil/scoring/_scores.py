@@ -67,29 +67,23 @@ def structural_similarity(reconstruction: Tensor, truth: Tensor) -> Tensor | Non
     if radius < 1:
         return None
     require("SSIM", "gradveil[audit]", "torchmetrics")
-    from torchmetrics.functional.image import structural_similarity_index_measure
+    from torchmetrics.functional.image import structural_similarity_index_measure as measure
 
-    values = structural_similarity_index_measure(
-        reconstruction,
-        truth,
-        gaussian_kernel=True,
-        sigma=min(_SIGMA, radius / _SPREAD),
-        reduction="none",
-        data_range=1.0,
-    )
+    sigma = min(_SIGMA, radius / _SPREAD)
+    values = measure(reconstruction, truth, sigma=sigma, reduction="none", data_range=1.0)
     return torch.as_tensor(values).reshape(len(truth))
 
 
 class Guess(Protocol):
-    """What can be scored: a `Reconstruction`, or anything with inputs and targets."""
+    """What can be scored: a `Reconstruction`, or anything with these two."""
 
     @property
     def inputs(self) -> Tensor:
-        """Shape (batch size, *input shape), in normalised units."""
+        """In normalised units, examples first."""
 
     @property
     def targets(self) -> Tensor:
-        """The labels, shape (batch size,); -1 where they are not known."""
+        """The labels; -1 where they are not known."""
 
 
 @dataclass(frozen=True)
@@ -100,7 +94,6 @@ class Scores:
     known, so the scores are those of the `assignment` with the least mean squared error; the
     `unmatched` ones compare place by place, as much of the literature does.
 
-    >>> from gradveil.scoring import score
     >>> truth = torch.tensor([[0.0, 0.0], [1.0, 1.0]])
     >>> scores = score(truth.flip(0), truth)
     >>> scores.assignment, scores.mse
@@ -112,9 +105,9 @@ class Scores:
     mse_pixels: Tensor
     """The same in [0, 1] units, after clamping to [0, 1] as a viewer would."""
     psnr: Tensor | None
-    """10 log10(1 / mse_pixels) in dB, at most 120; `None` for inputs that are not images."""
+    """Of `mse_pixels` in dB, at most 120; `None` for inputs that are not images."""
     ssim: Tensor | None
-    """Structural similarity; `None` if not asked for, not images, or smaller than 3x3."""
+    """`None` if not asked for, not images, or smaller than 3x3."""
     label_accuracy: float | None
     """The share of labels found, order ignored: Σ_c min(n_c, n̂_c) / B. Of several labels for each
     example, those in their places, examples matched by them. `None` without labels, and for targets
@@ -135,8 +128,7 @@ def score(
 ) -> Scores:
     """Score a reconstruction against the truth, which no attack has seen.
 
-    Inputs of shape (B, C, H, W) are images; for others (tables) only mean squared errors and label
-    accuracy exist, and `psnr` and `ssim` are `None`.
+    Inputs of shape (B, C, H, W) are images; others have no PSNR and no SSIM.
 
     Args:
         reconstruction: What the attack returned, or its inputs alone.
@@ -160,11 +152,11 @@ def score(
     guesses, inputs = guesses.detach().to(inputs), inputs.detach()
     assignment = match(guesses, inputs)
     pixels, true_pixels = (_to_pixels(x, normalization).clamp(0, 1) for x in (guesses, inputs))
-    pairs = [(pixels[assignment], true_pixels), (pixels, true_pixels)]
-    errors = [_mse(*pair) for pair in pairs]
-    images = inputs.dim() == 4
+    ordered, images = (pixels[assignment], pixels), inputs.dim() == 4
+    errors = [_mse(each, true_pixels) for each in ordered]
     psnrs = [psnr(error) if images else None for error in errors]
-    ssims = [structural_similarity(*pair) if images and ssim else None for pair in pairs]
+    similar = structural_similarity if images and ssim else lambda *_: None
+    ssims = [similar(each, true_pixels) for each in ordered]
     return Scores(
         mse=_mse(guesses[assignment], inputs),
         mse_pixels=errors[0],

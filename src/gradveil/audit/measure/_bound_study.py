@@ -96,7 +96,7 @@ class BoundStudy:
         self.laboratory = replace(self.laboratory, subject=replace(subject, learned=learned))
 
     def from_candidates(
-        self, candidates: int | None = None, trials: int = 64, rest: str = "known"
+        self, candidates: int | None = None, trials: int = 64
     ) -> IdentificationReport:
         """The bound without a prior, from public examples; as many candidates as there are to 256.
 
@@ -111,7 +111,7 @@ class BoundStudy:
         count, one_class = candidate_choice(examples[1], subject.batch_size, most)
         count = count if candidates is None else candidates
         stream = numbered_stream(self.laboratory.seed, CANDIDATES)
-        options = {"trials": trials, "per_draw": 4, "rest": rest}
+        options = {"trials": trials, "per_draw": 4}
         defense = with_public_plan(subject, self.defense)
         return identified(subject, defense, examples, count, one_class, stream, **options)
 
