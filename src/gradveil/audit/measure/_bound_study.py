@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Callable, Sequence
-from copy import deepcopy
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -71,17 +70,16 @@ class BoundStudy:
             judged=True,
         )
 
-    def point(self, defense: Defense | None = None) -> BoundPoint:
+    def point(self, defense: Defense) -> BoundPoint:
         """The numbers of the defense, or of a variant of it."""
-        defense = self.defense if defense is None else defense
         promise, found = promise_of(self.laboratory, self.laboratory.planned(defense))
         gain = math.inf
-        if promise["bound"] is not None and isinstance(found.mechanism, Mechanism):
+        if promise.bound is not None and isinstance(found.mechanism, Mechanism):
             judged = self.moments.judged()  # the plan's own estimates would flatter it
             gain = gain_over_isotropic(judged, found.mechanism)
         amount = defense.about.amount
         return BoundPoint(
-            **promise,
+            **vars(promise),
             defense=spec_of(defense),
             amount=None if amount is None else getattr(defense, amount),
             amount_name=amount,
@@ -90,7 +88,10 @@ class BoundStudy:
 
     def learn_prior(self, progress: Callable[[int, int, float], None] | None = None) -> None:
         """Take a prior learned from the public examples for all bounds from now on: minutes."""
-        subject, stream = self.laboratory.subject, numbered_stream(self.laboratory.seed, LEARNING)
+        subject, stream = (
+            self.laboratory.subject,
+            numbered_stream(self.laboratory.settings.seed, LEARNING),
+        )
         samples, labels = subject.public or (subject.data.inputs[:0], None)
         learned = LearnedPriors.fit(samples, labels, generator=stream, progress=progress)
         self.laboratory = replace(self.laboratory, subject=replace(subject, learned=learned))
@@ -110,7 +111,7 @@ class BoundStudy:
         most = 256 if candidates is None else candidates
         count, one_class = candidate_choice(examples[1], subject.batch_size, most)
         count = count if candidates is None else candidates
-        stream = numbered_stream(self.laboratory.seed, CANDIDATES)
+        stream = numbered_stream(self.laboratory.settings.seed, CANDIDATES)
         options = {"trials": trials, "per_draw": 4, "rest": rest}
         defense = with_public_plan(subject, self.defense)
         return identified(subject, defense, examples, count, one_class, stream, **options)
@@ -122,10 +123,7 @@ class BoundStudy:
         if isinstance(defense, PruningDefense):
             amounts = [{"ratio": ratio} for ratio in RATIOS]
         elif isinstance(defense, NoiseDefense):
-            laboratory, public = self.laboratory, self.laboratory.planned(defense)
-            inputs, targets = laboratory.subject.batch(0)
-            message, stream = laboratory.subject.message(targets), numbered_stream(laboratory.seed)
-            std = deepcopy(public).respond(message, inputs, stream).mechanism.std  # type: ignore[union-attr]
+            std = self.laboratory.respond(self.laboratory.planned(defense)).mechanism.std  # type: ignore[union-attr]
             own = math.sqrt(float(total(s.square() for s in std.values())) / self.moments.size)  # type: ignore[union-attr]
             amounts = [{"scale": own * factor} for factor in FACTORS]
         else:

@@ -11,29 +11,16 @@ MOST = 8
 """Pictures in a row of the first screen."""
 
 
-class Picture(NamedTuple):
-    """A PNG file in base64, with the text for who cannot see it and a caption."""
-
-    png: str
-    alt: str
-    caption: str = ""
-
-
 class Strip(NamedTuple):
-    """One row of pictures."""
+    """One row of pictures in the order of the originals."""
 
     label: str
-    pictures: list[Picture]
-
-
-def _strip(
-    label: str, pngs: Sequence[str], how: str = "", decibels: Sequence[float] | None = None
-) -> Strip:
-    """Pictures in the order of the originals, and how they were rebuilt."""
-    captions = [number(value) for value in decibels or ()] or [""] * len(pngs)
-    alts = [f"Original {place}{how}" for place in range(1, len(pngs) + 1)]
-    pairs = zip(pngs, alts, captions, strict=False)
-    return Strip(label, [Picture(p, f"{a}, {c} dB" if c else a, c) for p, a, c in pairs])
+    pngs: Sequence[str]
+    """PNG files in base64."""
+    how: str = ""
+    """They were rebuilt, for who cannot see them."""
+    captions: Sequence[str] = ()
+    """Decibels, where they are shown."""
 
 
 def first_strips(result: AuditResult) -> list[Strip]:
@@ -48,22 +35,21 @@ def first_strips(result: AuditResult) -> list[Strip]:
         if (leak := point.strongest) and leak.pictures:
             psnr = f", {number(leak.psnr.mean)} dB" if leak.psnr else ""
             label = f"Rebuilt {where}, round {leak.round}{psnr}"
-            rebuilt.append(_strip(label, leak.pictures[:MOST], f" as it was rebuilt under {name}"))
+            rebuilt.append(Strip(label, leak.pictures[:MOST], f" as it was rebuilt under {name}"))
     if not rebuilt or not result.originals:
         return []
-    return [_strip("The originals", result.originals[:MOST]), *rebuilt]
+    return [Strip("The originals", result.originals[:MOST]), *rebuilt]
 
 
 def gallery(result: AuditResult) -> dict[str, list[Strip]]:
     """The originals and what each attack made of them, for each defense that has pictures."""
     names, found = attack_names(result), {}
     for defense in result.defenses:
-        strips = [
-            _strip(name, run.pictures, f" as {name} rebuilt it under {defense.name}", run.psnr)
-            for attack in defense.attacks
-            for name, run in ((names[attack.attack], attack.runs[0]),)
-            if run.pictures
-        ]
-        if strips:
-            found[defense.name] = [_strip("original", result.originals), *strips]
+        strips = [Strip("original", result.originals)]
+        for attack in defense.attacks:
+            name, run = names[attack.attack], attack.runs[0]
+            how = f" as {name} rebuilt it under {defense.name}"
+            strips += [Strip(name, run.pictures, how, [*map(number, run.psnr or ())])]
+        if any(strip.pngs for strip in strips[1:]):
+            found[defense.name] = [strip for strip in strips if strip.pngs]
     return found
