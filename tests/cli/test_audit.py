@@ -17,6 +17,7 @@ import torch
 from rich.console import Console
 from typer.testing import CliRunner
 
+from gradveil.audit import AuditResult
 from gradveil.cli import app
 from gradveil.cli._audit import show_audit
 from tests.audit.example_frontier import frontier_result
@@ -44,10 +45,6 @@ class TinyViT(nn.Module):
         return self.head(self.block(tokens).mean(1))
 
 
-def saved(folder):
-    return AuditResult.from_json((folder / "results.json").read_text())
-
-
 def table_net():
     return nn.Sequential(nn.Linear(5, 6), nn.Tanh(), nn.Linear(6, 3))
 
@@ -55,6 +52,12 @@ def table_net():
 class OwnNoise(GradientNoise):
     """A defense of the user's."""
 '''
+
+
+def saved(folder):
+    return AuditResult.from_json((folder / "results.json").read_text())
+
+
 MAIN = "from gradveil.cli import main; main()"
 QUICK = [
     "--batch-size",

@@ -203,13 +203,13 @@ def wishes_of(goals: Sequence[Goal], can_judge: bool) -> list[Wish]:
     if goals:
         return [Wish(" and ".join(map(str, goals)), tuple(goals))]
     levels = {
-        "Attacks no better than a guess": Goal("error", 0.9),
-        "Blurred at most": Goal("error", 0.4),
+        "Hardly anyone identified": Goal("identified", 0.1),
+        "At most every second identified": Goal("identified", 0.5),
     }
-    if not can_judge:
+    if can_judge:
         levels = {
-            "Hardly anyone identified": Goal("identified", 0.1),
-            "At most every second identified": Goal("identified", 0.5),
+            "Attacks no better than a guess": Goal("error", 0.9),
+            "Blurred at most": Goal("error", 0.4),
         }
     levels["Formal: differential privacy"] = Goal("epsilon", 8.0)
     return [Wish(title, (goal,)) for title, goal in levels.items()]

@@ -61,13 +61,9 @@ class BoundStudy:
         (axis,) = axes_of([spec], subject)
         middle = axis.start[len(axis.start) // 2]
         self.defense = build_defense(axis.at(middle), allow_imports=not isinstance(spec, str))
-        inputs, targets = subject.batch(0)
+        (inputs, targets), stream = subject.batch(0), numbered_stream(seed)
         self.moments = measure(
-            subject.message(targets),
-            inputs,
-            self.defense.estimator,
-            generator=numbered_stream(seed),
-            judged=True,
+            subject.message(targets), inputs, self.defense.estimator, generator=stream, judged=True
         )
 
     def point(self, defense: Defense) -> BoundPoint:
@@ -110,11 +106,17 @@ class BoundStudy:
             examples = examples[0][:left], examples[1][:left]  # plans are made from the others
         most = 256 if candidates is None else candidates
         count, one_class = candidate_choice(examples[1], subject.batch_size, most)
-        count = count if candidates is None else candidates
-        stream = numbered_stream(self.laboratory.settings.seed, CANDIDATES)
-        options = {"trials": trials, "per_draw": 4, "rest": rest}
-        defense = with_public_plan(subject, self.defense)
-        return identified(subject, defense, examples, count, one_class, stream, **options)
+        return identified(
+            subject,
+            with_public_plan(subject, self.defense),
+            examples,
+            candidates=count if candidates is None else candidates,
+            one_class=one_class,
+            trials=trials,
+            per_draw=4,
+            rest=rest,
+            generator=numbered_stream(self.laboratory.settings.seed, CANDIDATES),
+        )
 
     def sweep(self) -> list[Defense]:
         """The defense at other scales, or other ratios if it prunes; none if it has no amount."""
@@ -129,7 +131,7 @@ class BoundStudy:
         else:
             return []
         others: dict[str, Any] = {"utility_budget": None, "target_error": None}
-        return [replace(defense, **{**others, **amount}) for amount in amounts]
+        return [replace(defense, **others | amount) for amount in amounts]
 
 
 def draw_sweep(points: Sequence[BoundPoint], path: Path) -> None:

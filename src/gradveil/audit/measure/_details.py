@@ -63,23 +63,24 @@ def told_apart(laboratory: Laboratory, defense: Defense) -> ToldApart | None:
     entries = sum(p.numel() for p in trainable_parameters(subject.model).values())
     trials = TRIALS // 8 if defense.about.private else TRIALS
     trials = max(LEAST_TRIALS, min(trials, MOST_WORK // (count * entries)))
-    stream = numbered_stream(laboratory.settings.seed, STREAM)
-    options = {"trials": trials, "per_draw": -(-trials // 2)}
     try:
-        report = identified(subject, defense, subject.known, count, one_class, stream, **options)
+        report = identified(
+            subject,
+            defense,
+            subject.known,
+            candidates=count,
+            one_class=one_class,
+            trials=trials,
+            per_draw=-(-trials // 2),
+            generator=numbered_stream(laboratory.settings.seed, STREAM),
+        )
     except TypeError:  # no mechanism, or one without a likelihood
         return None
     return ToldApart(report.candidates, trials, report.rate, report.bits, one_class)
 
 
 def identified(
-    subject: Audited,
-    defense: Defense,
-    examples: Batch,
-    candidates: int,
-    one_class: bool,
-    generator: torch.Generator,
-    **options: Any,
+    subject: Audited, defense: Defense, examples: Batch, **options: Any
 ) -> IdentificationReport:
     """The exact attacker's trials with candidates from these examples (`identify_trials`)."""
     return identify_trials(
@@ -88,11 +89,8 @@ def identified(
         examples,
         defense,
         num_classes=subject.data.num_classes,
-        candidates=candidates,
         batch_size=subject.batch_size,
-        one_class=one_class,
         local=subject.local,
-        generator=generator,
         **options,
     )
 
@@ -112,12 +110,12 @@ def candidate_choice(
 def measure_defense(laboratory: Laboratory, defense: Defense) -> Detail:
     """Plan on the first batch and read everything off the mechanism."""
     promise, (values, mechanism, sent) = promise_of(laboratory, defense)
-    named = values if mechanism is not None else {}
+    layers = () if mechanism is None else (_layer(n, v, mechanism) for n, v in values.items())
     return Detail(
         **vars(promise),
         bytes_sent=size_in_bytes(sent),
         time_ratio=_time_ratio(laboratory.subject, defense),
-        layers=tuple(_layer(name, value, mechanism) for name, value in named.items()),
+        layers=tuple(layers),
     )
 
 
@@ -145,7 +143,7 @@ def promise_of(laboratory: Laboratory, defense: Defense) -> tuple[Promise, Defen
     return promise, found
 
 
-def _layer(name: str, value: torch.Tensor, mechanism: AnyMechanism | None) -> LayerResult:
+def _layer(name: str, value: torch.Tensor, mechanism: AnyMechanism) -> LayerResult:
     parts = (getattr(mechanism, "std", 0.0), getattr(mechanism, "keep", None))
     std, keep = (part[name] if isinstance(part, dict) else part for part in parts)
     noise = torch.as_tensor(std, dtype=torch.float64).square().mean().sqrt()

@@ -49,26 +49,22 @@ def blind_guess(subject: Audited, labels_known: bool) -> BlindGuess:
         usual = subject.known[0].mode(0).values
         wrong = (data.inputs != usual).double().mean(1)
         return BlindGuess(f"the most frequent {kind} token of each place", wrong)
+    guesses = {"mid-grey": torch.full_like(data.inputs, 0.5)}
     if public is not None:
         of = f"{len(public[0])} public examples"
         guesses = {f"the mean of {of}": data.to_pixels(public[0].mean(0).expand_as(data.inputs))}
-        own = data.targets
-        members = {}
         if labels_known and data.task == "classification":
-            members = {int(label): public[0][public[1] == label] for label in own.unique()}
-        if members and all(len(group) > 1 for group in members.values()):
-            means = torch.stack([members[int(label)].mean(0) for label in own])
-            guesses[f"the mean of its class among {of}"] = data.to_pixels(means)
+            members = [public[0][public[1] == label] for label in data.targets]
+            if all(len(group) > 1 for group in members):
+                means = torch.stack([group.mean(0) for group in members])
+                guesses[f"the mean of its class among {of}"] = data.to_pixels(means)
     elif len(data) > 1:
         others = (data.inputs.sum(0) - data.inputs) / (len(data) - 1)
         guesses = {"the mean of the other private examples": data.to_pixels(others)}
-    else:
-        guesses = {"mid-grey": torch.full_like(data.inputs, 0.5)}
-    truth = data.to_pixels(data.inputs)
-    rated = [
-        BlindGuess(name, (made - truth).square().flatten(1).mean(1), made)
-        for name, made in ((name, guess.clamp(0, 1)) for name, guess in guesses.items())
-    ]
+    truth, rated = data.to_pixels(data.inputs), []
+    for name, made in guesses.items():
+        made = made.clamp(0, 1)
+        rated.append(BlindGuess(name, (made - truth).square().flatten(1).mean(1), made))
     return min(rated, key=lambda guess: float(guess.errors.mean()))
 
 

@@ -235,9 +235,13 @@ def point_row(result: AuditResult, curve: Curve, point: Point) -> Row:
     holds = "" if point.bound is None or point.bound_holds else "no guarantee here"
     rounds = plural(result.setup.federation.rounds, "round")
     goals = _answers_at(frontier, point)
+    strength = setting(point.defense) or ABSENT
+    if point.amount is not None and curve.amount_name:
+        name = curve.amount_name.replace("_", " ").removeprefix("noise ")
+        strength = f"{name} {point.amount:.3g}"
     return {
         Column("Defense", words=True): _words(curve.name),
-        Column("Strength", words=True): Cell(strength(curve, point), point.amount, goals),
+        Column("Strength", words=True): Cell(strength, point.amount, goals),
         Column("Error left", "in % of a blind guess's"): _share(leak.error if leak else None),
         Column("PSNR", "dB; less is safer", notes=False): (
             _estimate(leak.psnr) if leak and leak.psnr else None
@@ -252,14 +256,6 @@ def point_row(result: AuditResult, curve: Curve, point: Point) -> Row:
         ),
         Column("ε", "promise"): Cell(number(point.epsilon), point.epsilon),
     }
-
-
-def strength(curve: Curve, point: Point) -> str:
-    """What was varied with its number; all numbers of the setting where nothing is said."""
-    if point.amount is None or not curve.amount_name:
-        return setting(point.defense) or ABSENT
-    name = curve.amount_name.replace("_", " ").removeprefix("noise ")
-    return f"{name} {point.amount:.3g}"
 
 
 def _answers_at(frontier: Frontier, point: Point) -> str:

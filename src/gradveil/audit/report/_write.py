@@ -7,23 +7,71 @@ import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from tempfile import TemporaryFile
-from typing import Any
+from typing import Any, NamedTuple
 
 from gradveil._extras import require
 from gradveil._files import write_atomically
 from gradveil.catalog import shown_name
 
 from .._result import AuditResult
-from . import _charts, _gallery, _tables, _words
+from . import _charts, _tables, _words
 from ._numbers import number
 
 FILE = "report.html"
+
+MOST = 8
+"""Pictures in a row of the first screen."""
+
+
+class Strip(NamedTuple):
+    """One row of pictures in the order of the originals."""
+
+    label: str
+    pngs: Sequence[str]
+    """PNG files in base64."""
+    how: str = ""
+    """They were rebuilt, for who cannot see them."""
+    captions: Sequence[str] = ()
+    """Decibels, where they are shown."""
+
+
+def first_strips(result: AuditResult) -> list[Strip]:
+    """The originals, rebuilt without a defense and under the answer; none without pictures."""
+    frontier, answer = result.frontier, result.frontier.main
+    rows = [("no defense", "without a defense", frontier.undefended)]
+    if answer and (found := frontier.setting(answer)):
+        missed = "" if answer.reached else " (goal missed)"
+        rows.append((answer.name, f"under {answer.name}{missed}", found[1]))
+    rebuilt = []
+    for name, where, point in rows:
+        if (leak := point.strongest) and leak.pictures:
+            psnr = f", {number(leak.psnr.mean)} dB" if leak.psnr else ""
+            label = f"Rebuilt {where}, round {leak.round}{psnr}"
+            rebuilt.append(Strip(label, leak.pictures[:MOST], f" as it was rebuilt under {name}"))
+    if not rebuilt or not result.originals:
+        return []
+    return [Strip("The originals", result.originals[:MOST]), *rebuilt]
+
+
+def gallery(result: AuditResult) -> dict[str, list[Strip]]:
+    """The originals and what each attack made of them, for each defense that has pictures."""
+    names, found = _tables.attack_names(result), {}
+    for defense in result.defenses:
+        strips = [Strip("original", result.originals)]
+        for attack in defense.attacks:
+            name, run = names[attack.attack], attack.runs[0]
+            how = f" as {name} rebuilt it under {defense.name}"
+            strips += [Strip(name, run.pictures, how, [*map(number, run.psnr or ())])]
+        if any(strip.pngs for strip in strips[1:]):
+            found[defense.name] = [strip for strip in strips if strip.pngs]
+    return found
+
 
 PARTS = (
     _words.headline, _words.audited, _words.first_sentences, _words.below_reference,
     _tables.points_table, _tables.rounds_table, _tables.summary_table, _tables.attack_table,
     _tables.layer_table, _tables.attack_names, _tables.attackers, _charts.metrics, _charts.hues,
-    _charts.frontier_figures, _charts.has_beyond, _gallery.first_strips, _gallery.gallery,
+    _charts.frontier_figures, _charts.has_beyond, first_strips, gallery,
 )  # fmt: skip
 """What the templates are given of a result, each by its function's name."""
 
