@@ -90,7 +90,7 @@ class BoundStudy:
         )
         samples, labels = subject.public or (subject.data.inputs[:0], None)
         learned = LearnedPriors.fit(samples, labels, generator=stream, progress=progress)
-        self.laboratory = replace(self.laboratory, subject=replace(subject, learned=learned))
+        self.laboratory = replace(self.laboratory, subject=replace(subject, prior=learned))
 
     def from_candidates(
         self, candidates: int | None = None, trials: int = 64, rest: str = "known"

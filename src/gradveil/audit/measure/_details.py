@@ -12,6 +12,7 @@ from gradveil._tensors import total
 from gradveil._timing import time_ratios
 from gradveil.attacks import IdentificationReport, identify_trials
 from gradveil.defenses import Defended, Defense
+from gradveil.denoising import LearnedPriors
 from gradveil.mechanisms import AnyMechanism
 from gradveil.messages import size_in_bytes, trainable_parameters, values_of
 from gradveil.shapes import ModelSource
@@ -184,9 +185,8 @@ def guarantee_of(
     if cases is None:
         return None, "what the defense does to a message is not stated as a mechanism"
     private = defense.about.private
-    prior: Prior | None = subject.prior
-    if subject.learned is not None:
-        prior = subject.learned.covering(cases, numbered_stream(seed))
+    own, stream = subject.prior, numbered_stream(seed)
+    prior: Prior | None = own.covering(cases, stream) if isinstance(own, LearnedPriors) else own
     trace = mean_bound(
         cases,
         prior,

@@ -18,7 +18,7 @@ from .._result import (
     LayerResult,
     Point,
 )
-from ._numbers import ABSENT, interval, named, number, plural, setting, share, size
+from ._numbers import ABSENT, interval, named, number, plural, setting, share
 
 
 @dataclass(frozen=True)
@@ -95,7 +95,9 @@ def _summary_row(result: AuditResult, defense: DefenseResult) -> Row:
         Column("Counts noise levels", "what they reveal", True, False): _words(plan),
         **_privacy(result, defense),
         Column("Formal privacy", words=True, brief=False): _words(defense.formal_privacy),
-        Column("Message", "size"): Cell(size(defense.bytes_sent), float(defense.bytes_sent)),
+        Column("Message", "size"): Cell(
+            f"{number(defense.bytes_sent / 1000)} kB", float(defense.bytes_sent)
+        ),
         Column("Time", "× undefended"): Cell(f"{number(defense.time_ratio)} ×", defense.time_ratio),
     }
 
