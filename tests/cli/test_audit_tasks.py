@@ -102,7 +102,7 @@ def test_every_task(workplace, data, options, task):
     steps = [] if data == "text" else ["--steps", "3"]
     done = invoke("audit", "--data", f"{data}.npz", *options, *QUICK, *steps, "--out", "result")
     assert done.exit_code == 0, (done.output, done.exception)
-    result = AuditResult.load(workplace / "result" / "results.json")
+    result = AuditResult.from_json((workplace / "result" / "results.json").read_text())
     assert result.setup.task == task
     assert result.notes == ()
     attack, *_ = result.defenses[0].attacks
