@@ -14,8 +14,18 @@ from gradveil._files import write_atomically
 from gradveil.catalog import shown_name
 
 from .._result import AuditResult
-from . import _charts, _tables, _words
+from ._charts import frontier_figures, has_beyond, hues, metrics
 from ._numbers import number
+from ._tables import (
+    attack_names,
+    attack_table,
+    attackers,
+    layer_table,
+    points_table,
+    rounds_table,
+    summary_table,
+)
+from ._words import audited, below_reference, first_sentences, headline
 
 FILE = "report.html"
 
@@ -55,7 +65,7 @@ def first_strips(result: AuditResult) -> list[Strip]:
 
 def gallery(result: AuditResult) -> dict[str, list[Strip]]:
     """The originals and what each attack made of them, for each defense that has pictures."""
-    names, found = _tables.attack_names(result), {}
+    names, found = attack_names(result), {}
     for defense in result.defenses:
         strips = [Strip("original", result.originals)]
         for attack in defense.attacks:
@@ -68,10 +78,9 @@ def gallery(result: AuditResult) -> dict[str, list[Strip]]:
 
 
 PARTS = (
-    _words.headline, _words.audited, _words.first_sentences, _words.below_reference,
-    _tables.points_table, _tables.rounds_table, _tables.summary_table, _tables.attack_table,
-    _tables.layer_table, _tables.attack_names, _tables.attackers, _charts.metrics, _charts.hues,
-    _charts.frontier_figures, _charts.has_beyond, first_strips, gallery,
+    headline, audited, first_sentences, below_reference, points_table, rounds_table, summary_table,
+    attack_table, layer_table, attack_names, attackers, metrics, hues, frontier_figures, has_beyond,
+    first_strips, gallery,
 )  # fmt: skip
 """What the templates are given of a result, each by its function's name."""
 
