@@ -145,12 +145,12 @@ def write_results(result: AuditResult, folder: Path) -> Path:
         "results.csv": csv_text(result.rows()),
         "points.csv": csv_text(result.frontier.rows()),
         **_picture_files(result),
-        FILE: render_report(result),
     }
     try:
         for name, content in files.items():
             (folder / name).parent.mkdir(parents=True, exist_ok=True)
             write_atomically(folder / name, content)
+        write_atomically(folder / FILE, render_report(result))  # last: it may lack packages
     except OSError as error:
         raise OSError(
             f"Folder `{folder}` should take the results. Found `{error.strerror or error}`. Files"
