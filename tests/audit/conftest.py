@@ -3,7 +3,6 @@
 import pytest
 
 from gradveil.audit.measure import _cells, _details
-from gradveil.audit.measure._details import Guarantee
 
 
 @pytest.fixture
@@ -11,7 +10,7 @@ def unmeasured(request, monkeypatch):
     """No bounds, and nobody told apart, but for tests that are marked `measured`."""
     if "measured" in request.fixturenames:
         return
-    nothing = Guarantee(None, "not measured in this test")
+    nothing = None, "not measured in this test"
     for module in (_details, _cells):
         monkeypatch.setattr(module, "guarantee_of", lambda *_, **__: nothing)
     monkeypatch.setattr(_cells, "told_apart", lambda *_, **__: None)

@@ -43,7 +43,7 @@ def test_undefended_text_is_read(make, tmp_path, measured):
     assert spans.mse.mean == 0  # the share of wrong tokens
     assert 0 < rows.accuracy.mean < 1
     assert defense.told_apart.rate.mean == 1
-    assert "near copies of 2 of 2 examples (0 % of a blind guess" in first_sentences(result)[0].text
+    assert "near copies of 2 of 2 examples (0 % of a blind guess" in first_sentences(result)[0][1]
     assert result.rows()[0]["accuracy"] == rows.accuracy.mean
     write_results(result, tmp_path)
 

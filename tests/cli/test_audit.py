@@ -52,6 +52,12 @@ def table_net():
 class OwnNoise(GradientNoise):
     """A defense of the user's."""
 '''
+
+
+def saved(folder):
+    return AuditResult.from_json((folder / "results.json").read_text())
+
+
 MAIN = "from gradveil.cli import main; main()"
 QUICK = [
     "--batch-size",
@@ -103,7 +109,7 @@ def invoke(*arguments: str):
 def test_a_users_own_model_and_data_end_to_end(workplace, data, model, is_image):
     done = invoke("--data", data, "--model", model, *QUICK, "optimal-noise(0.1)", "--out", "result")
     assert done.exit_code == 0, (done.output, done.exception)
-    result = AuditResult.load(workplace / "result" / "results.json")
+    result = saved(workplace / "result")
     assert result.setup.is_image is is_image
     assert result.setup.model == model
     noisy = result.defenses[1]
@@ -261,7 +267,7 @@ def test_ctrl_c_writes_what_is_finished_and_says_so(workplace):
     output, _ = process.communicate(timeout=600)
     assert process.returncode == 130
     assert "stopped early; what is finished was written" in " ".join(output.split())
-    result = AuditResult.load(workplace / "stopped" / "results.json")
+    result = saved(workplace / "stopped")
     assert result.stopped == "interrupted"
     assert [*workplace.glob("stopped/cells/*.json")]
 
@@ -282,10 +288,10 @@ def test_ctrl_c_on_curves_keeps_what_is_done_and_the_same_command_goes_on(workpl
     process.send_signal(signal.SIGINT)
     output, _ = process.communicate(timeout=600)
     assert process.returncode == 130, output
-    assert AuditResult.load(workplace / "stopped" / "results.json").stopped == "interrupted"
+    assert saved(workplace / "stopped").stopped == "interrupted"
     done = subprocess.run(command, capture_output=True, text=True, cwd=workplace, timeout=600)
     assert done.returncode == 0, done.stderr
-    result = AuditResult.load(workplace / "stopped" / "results.json")
+    result = saved(workplace / "stopped")
     assert result.stopped is None
     assert [answer.goals for answer in result.frontier.answers] == [("loss<=+50%",)]
     assert "loss<=+50%" in done.stdout

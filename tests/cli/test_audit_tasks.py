@@ -8,7 +8,6 @@ from typer.testing import CliRunner
 
 from gradveil.audit import AuditResult
 from gradveil.audit.measure import _cells, _details
-from gradveil.audit.measure._details import Guarantee
 from gradveil.cli import app
 
 MODULE = """
@@ -48,7 +47,7 @@ QUICK = ["--batch-size", "2", "--quick", "--jobs", "1", "--defense", "no-defense
 @pytest.fixture
 def workplace(tmp_path, monkeypatch):
     """A folder with a module of models and data of every task, and audits without bounds."""
-    nothing = Guarantee(None, "not measured in this test")
+    nothing = (None, "not measured in this test")
     for module in (_cells, _details):
         monkeypatch.setattr(module, "guarantee_of", lambda *_, **__: nothing)
     monkeypatch.setattr(_cells, "told_apart", lambda *_, **__: None)
@@ -102,7 +101,7 @@ def test_every_task(workplace, data, options, task):
     steps = [] if data == "text" else ["--steps", "3"]
     done = invoke("audit", "--data", f"{data}.npz", *options, *QUICK, *steps, "--out", "result")
     assert done.exit_code == 0, (done.output, done.exception)
-    result = AuditResult.load(workplace / "result" / "results.json")
+    result = AuditResult.from_json((workplace / "result" / "results.json").read_text())
     assert result.setup.task == task
     assert result.notes == ()
     attack, *_ = result.defenses[0].attacks

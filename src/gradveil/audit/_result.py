@@ -3,7 +3,6 @@
 import dataclasses
 import json
 from dataclasses import dataclass, field
-from pathlib import Path
 from types import NoneType, UnionType
 from typing import Any, Union, get_args, get_origin, get_type_hints
 
@@ -59,7 +58,6 @@ class ToldApart:
     """How often the right one of N candidates was picked, given the rest of the batch."""
 
     candidates: int
-    """N."""
     trials: int
     rate: Interval
     """The share of trials in which it was the most likely one; chance is 1/N."""
@@ -67,11 +65,6 @@ class ToldApart:
     """What a message tells in the mean: log₂ N minus the posterior's entropy."""
     one_class: bool = True
     """Whether all candidates had the same label."""
-
-    @property
-    def chance(self) -> float:
-        """1/N."""
-        return 1 / self.candidates
 
 
 @dataclass(frozen=True)
@@ -102,13 +95,11 @@ class PrivacyResult:
 
     unit: str
     epsilon: float
-    """Of one message that the example (or client) is in."""
+    """Of one message that the example (or client) is in, as `recognition`."""
     recognition: float
-    """With one such message."""
     epsilon_rounds: float
     """Of all rounds."""
     recognition_rounds: float
-    """With all rounds."""
     candidates: int
     neighbours: str = "zero-out"
     """"add-remove" where the defense has a fixed `batch_size`; else its divisor tells how many
@@ -121,7 +112,13 @@ class PrivacyResult:
         return PrivacyAccount(1.0, 1.0, 0.1, self.unit, neighbours=self.neighbours).hides
 
 
-def privacy_of(defense: Defense, releases: Releases, candidates: int) -> PrivacyResult | None:
+CANDIDATES = 32
+"""How many there are to choose from."""
+
+
+def privacy_of(
+    defense: Defense, releases: Releases, candidates: int = CANDIDATES
+) -> PrivacyResult | None:
     """What the accountant says; `None` for a defense without (ε, δ)."""
     if not isinstance(defense, PrivateNoise):
         return None
@@ -163,8 +160,8 @@ class Leak:
     gain: Interval | None = None
     """How many decibels the best attack's error is below a blind guess's, example by example."""
     works: bool = False
-    """Whether that is a clear margin (`gradveil.scoring.MARGIN`). Only if it is so without a
-    defense is a failed attack on a defended message a merit of the defense."""
+    """Whether that is a clear margin (`AgainstGuess`). Only if it is so without a defense is a
+    failed attack on a defended message a merit of the defense."""
 
     @property
     def picked(self) -> Interval | None:
@@ -174,10 +171,9 @@ class Leak:
 
 @dataclass(frozen=True)
 class Point:
-    """A defense at one strength."""
+    """A defense, by its specification, at one strength."""
 
     defense: str
-    """Its specification."""
     amount: float | None
     """The number that was varied, as a scale; `None` for a defense that has none."""
     leaks: tuple[Leak, ...]
@@ -216,7 +212,6 @@ class Curve:
     """A defense over strengths, from the weakest to the strongest."""
 
     name: str
-    """As "optimal noise"."""
     amount_name: str
     """What was varied, as "scale"; "" if nothing."""
     plan: str
@@ -227,19 +222,18 @@ class Curve:
 
 @dataclass(frozen=True)
 class Answer:
-    """The setting for one goal, or that no defense reaches it."""
+    """The setting for some goals at once, or that no defense reaches them."""
 
     title: str
-    """As "Blurred at most", or the goal as it was given."""
+    """As "Blurred at most", or the goals as they were given."""
     goals: tuple[str, ...]
     """As they can be given again: "psnr<=15"."""
     reached: bool
     sentence: str
     """The answer for a reader without the theory; by how much it is missed, where it is."""
     name: str = ""
-    """Of the defense; "" if there is no setting."""
+    """Of the defense, as its curve's; "" if there is no setting."""
     defense: str = ""
-    """Its specification."""
     python: str = ""
     """A line to paste."""
     rests_on: str = ""
@@ -267,18 +261,14 @@ class Frontier:
     trained_on: str = "public"
     """"public" examples, or the "audited" ones where there are too few."""
 
-    def points(self) -> list[tuple[Curve, Point]]:
-        """Every point with its curve."""
-        return [(curve, point) for curve in self.curves for point in curve.points]
-
     @property
     def plain(self) -> Curve:
         """The undefended message, as a curve of one point."""
         return Curve("no defense", "", "", (self.undefended,))
 
-    def all_points(self) -> list[tuple[Curve, Point]]:
+    def points(self) -> list[tuple[Curve, Point]]:
         """Every point with its curve, the undefended one first."""
-        return [(self.plain, self.undefended), *self.points()]
+        return [(curve, point) for curve in (self.plain, *self.curves) for point in curve.points]
 
     @property
     def main(self) -> Answer | None:
@@ -288,26 +278,17 @@ class Frontier:
 
     def setting(self, answer: Answer) -> tuple[Curve, Point] | None:
         """The measured point of an answer with its curve."""
-        same = [pair for pair in self.points() if pair[1].defense == answer.defense]
-        named = [pair for pair in same if pair[0].name == answer.name]
-        return next(iter(named or same), None)
+        wanted = answer.name, answer.defense
+        return next((p for p in self.points() if (p[0].name, p[1].defense) == wanted), None)
 
     def rows(self) -> list[dict[str, Any]]:
         """One flat row for each moment at which a point was attacked, the undefended one first."""
-        return [
-            {
-                **columns(curve),
-                **columns(point),
-                "answers": "; ".join(a.title for a in self.answers if a.defense == point.defense),
-                **(columns(leak) if leak else {}),
-            }
-            for curve, point in self.all_points()
-            for leak in point.leaks or (None,)
-        ]
-
-
-PLACE_BY_PLACE = "it is for errors place by place, and attacks are scored after matching examples"
-"""Why a bound is no guarantee for those scores."""
+        rows = []
+        for curve, point in self.points():
+            titles = "; ".join(a.title for a in self.answers if a.defense == point.defense)
+            row = {**columns(curve), **columns(point), "answers": titles}
+            rows += [row | columns(leak) for leak in point.leaks] or [row]
+        return rows
 
 
 @dataclass(frozen=True)
@@ -369,10 +350,9 @@ class RunResult:
 
 @dataclass(frozen=True)
 class AttackResult:
-    """One attack on one defense, over all batches and seeds."""
+    """One attack, by its specification, on one defense, over all batches and seeds."""
 
     attack: str
-    """The specification."""
     knows_defense: bool
     mse: Interval
     mse_pixels: Interval
@@ -383,7 +363,6 @@ class AttackResult:
     """In the mean, for one batch."""
     runs: tuple[RunResult, ...]
     accuracy: Interval | None = None
-    """The share of tokens, or of a table's columns, that were found; `None` for other inputs."""
 
 
 @dataclass(frozen=True)
@@ -428,29 +407,24 @@ class Detail(Promise):
 
 @dataclass(frozen=True, kw_only=True)
 class DefenseResult(Detail):
-    """The results for one defense."""
+    """The results for one defense; loss and plan are those of its point and curve."""
 
     name: str
-    """A short unique name, "optimal noise"."""
+    """Short and unique: "optimal noise"."""
     defense: str
-    """The specification with its solved parameters."""
     loss: Interval | None
-    """As its point's: after the training, on other examples."""
     attacks: tuple[AttackResult, ...]
     verdict: str
     """One sentence for a reader without the theory."""
     plan: str = ""
-    """What its levels or its mask were made from: "private", "public", "model" ...; "" if from
-    nothing."""
     told_apart: ToldApart | None = None
-    """How well candidates for one example are told apart; `None`: not measured."""
+    """At the model as given."""
     privacy: PrivacyResult | None = None
-    """ε(δ) and recognition; `None`: no (ε, δ)."""
 
 
 @dataclass(frozen=True)
 class Setup:
-    """What was audited, and how to do it again."""
+    """What was audited, and how to do it again; fields are those of a subject and its settings."""
 
     data: str
     model: str
@@ -469,13 +443,11 @@ class Setup:
     command: str = ""
     versions: dict[str, str] = field(default_factory=dict)
     weights: str = "as given"
-    """"untrained", "as given", or the file that they came from."""
     date: str = ""
     """The day of the audit, as 2026-01-31."""
     task: str = "classification"
     """What the targets are: "classification", "numbers", or "labels" (several for each)."""
     tokens: bool = False
-    """Whether the inputs are the ids of tokens."""
 
 
 @dataclass(frozen=True)
@@ -486,7 +458,6 @@ class AuditResult:
     defenses: tuple[DefenseResult, ...]
     """The undefended message and the settings of the answers in detail; all without goals."""
     frontier: Frontier
-    """Every defense at every strength, and the answers."""
     originals: tuple[str, ...] = ()
     """The first batch's images as PNG files in base64."""
     notes: tuple[str, ...] = ()
@@ -510,16 +481,8 @@ class AuditResult:
         result: AuditResult = restore(cls, json.loads(text))
         return result
 
-    @classmethod
-    def load(cls, path: Path | str) -> "AuditResult":
-        """The result in a `results.json`."""
-        return cls.from_json(Path(path).read_text())
-
     def rows(self) -> list[dict[str, Any]]:
         """One flat row for each defense and attack, as in the table and in results.csv."""
         judge = {"can_judge": self.can_judge}
-        return [
-            {**columns(d), **columns(attack), **judge}
-            for d in self.defenses
-            for attack in d.attacks
-        ]
+        pairs = [(defense, attack) for defense in self.defenses for attack in defense.attacks]
+        return [columns(defense) | columns(attack) | judge for defense, attack in pairs]

@@ -1,7 +1,7 @@
 """The audit: measure, answer, report."""
 
 import platform
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import nullcontext
 from datetime import date
 from pathlib import Path
@@ -23,6 +23,7 @@ from gradveil.federated import Federation
 from gradveil.sensitivity import measure
 
 from ._result import (
+    CANDIDATES,
     AuditResult,
     Curve,
     DefenseResult,
@@ -37,7 +38,6 @@ from ._settings import SWEPT, Settings
 from ._subject import Subject, audited
 from .answer import SHORTLIST, Solved, hidden, next_strengths, solve_wishes, wishes_of
 from .measure import (
-    CANDIDATES,
     PLAIN,
     Axis,
     Laboratory,
@@ -48,10 +48,8 @@ from .measure import (
     make_pool,
     pictures,
     unique_names,
-    with_public_plan,
 )
-from .report import answer_of, verdict
-from .report import notes as notes_of
+from .report import answer_of, notes, verdict
 
 FIRST = 3
 """Strengths of each defense that are measured before any is chosen."""
@@ -64,9 +62,7 @@ def run(
     *,
     folder: Path | str | None = None,
     time_budget: float | None = None,
-    engine: str = "local",
     jobs: int | None = None,
-    address: str | None = None,
     progress: Progress | None = None,
     command: str = "",
 ) -> AuditResult:
@@ -84,10 +80,8 @@ def run(
         folder: Of what was measured, one file each: an audit that was stopped goes on, and one
             that is asked for again costs nothing. Nothing is kept if `None`.
         time_budget: Seconds; it ends with what is finished.
-        engine: "local" or "ray", jobs and address: as for the processes of `make reproduce`.
         jobs: Cells at once; one, in this process, if `None`. Several need a subject that can be
             pickled.
-        address: Of a running Ray cluster.
         progress: Called with (what is running, the share that is done).
         command: How to do it again, for the report.
 
@@ -124,7 +118,7 @@ def run(
     assert laboratory.attacks is not None  # for its errors, before any work
     with (
         TemporaryDirectory() if folder is None else nullcontext(folder) as place,
-        Runner(place, holds=laboratory, engine=engine, jobs=jobs, address=address) as runner,
+        Runner(place, holds=laboratory, jobs=jobs) as runner,
     ):
         search = Search(laboratory, runner, progress, time_budget)
         return _Audit(subject, axes, search).run(command)
@@ -157,7 +151,17 @@ class _Audit:
         solved = solve_wishes(search, self.axes, wishes, able)
         shown = self._shown(solved)
         search.run("details", [search.cell("detail", point.defense) for point in shown.values()])
-        return self._result(solved, shown, command)
+        details = [self._defense(name, point) for name, point in shown.items()]
+        frontier = self._frontier(solved)
+        first_batch = self.case.data.to_pixels(self.case.batch(0)[0])
+        return AuditResult(
+            setup=self._setup(command),
+            defenses=tuple(one for one in details if one is not None),
+            originals=pictures(first_batch) if self.case.is_image else (),
+            notes=notes(search, frontier),
+            stopped=search.stopped,
+            frontier=frontier,
+        )
 
     def _more(self, able: bool) -> list[tuple[Axis, float]]:
         """The strengths that curves still need."""
@@ -176,70 +180,50 @@ class _Audit:
         pairs = [("no defense", search.point())]
         if not self.answers:
             pairs += [(a.name, p) for a in self.axes for p in search.points(a).values()]
-        settings = [one.best or one.nearest or one.within_cost for one in solved]
-        pairs += [(one.axis.name, one.point) for one in settings if one is not None]
-        by_text = {point.defense: (name, point) for name, point in reversed(pairs)}
-        once = list(reversed(by_text.values()))
-        names = unique_names([name for name, _ in once])
-        return {name: point for name, (_, point) in zip(names, once, strict=True)}
+        pairs += [(s.axis.name, s.point) for one in solved if (s := one.shown) is not None]
+        once = {point.defense: (name, point) for name, point in reversed(pairs)}
+        names, points = zip(*reversed(once.values()), strict=True)
+        return dict(zip(unique_names(names), points, strict=True))
 
-    def _result(
-        self, solved: Sequence[Solved], shown: Mapping[str, Point], command: str
-    ) -> AuditResult:
-        case, search, plain = self.case, self.search, self.search.point()
-        # what attacks that were not run could judge is not held against a defense
-        able = all(leak.works or not leak.attack for leak in plain.leaks[:1])
-        details = [self._defense(name, point, able) for name, point in shown.items()]
-        frontier = self._frontier(solved)
-        return AuditResult(
-            setup=self._setup(command),
-            defenses=tuple(one for one in details if one is not None),
-            originals=pictures(case.data.to_pixels(case.batch(0)[0])) if case.is_image else (),
-            notes=notes_of(search, frontier),
-            stopped=search.stopped,
-            frontier=frontier,
-        )
-
-    def _defense(self, name: str, point: Point, able: bool) -> DefenseResult | None:
+    def _defense(self, name: str, point: Point) -> DefenseResult | None:
         """The details of one setting; `None` if they were not measured."""
         found = self.search.found("detail", point.defense)
         if found is None:
             return None
         detail: Detail = restore(Detail, dict(found))
-        defense = build_defense(point.defense, allow_imports=True)
-        leak = point.leaks[0] if point.leaks else None
-        told = leak.told_apart if leak else None
+        told = point.leaks[0].told_apart if point.leaks else None
         mean = float(blind_guess(self.case, labels_known=False).errors.mean())
-        judged = able or (leak is not None and leak.works)
+        # what attacks that were not run could judge is not held against a defense
+        able = all(leak.works or not leak.attack for leak in self.search.point().leaks[:1])
+        able = able or any(leak.works for leak in point.leaks[:1])
         return DefenseResult(
             name=name,
             defense=point.defense,
-            plan=with_public_plan(self.case, defense).about.source,
+            plan=self.laboratory.plan_of(point.defense),
             loss=point.loss,
             attacks=tuple(self.search.attacks(point.defense)),
             told_apart=told,
             privacy=privacy_of(
-                defense, self.settings.releases, CANDIDATES if told is None else told.candidates
+                build_defense(point.defense, allow_imports=True),
+                self.settings.releases,
+                CANDIDATES if told is None else told.candidates,
             ),
-            verdict=verdict(
-                point, detail.bound, mean, self.case.is_image, detail.no_guarantee, able=judged
-            ),
+            verdict=verdict(point, detail, mean, self.case.is_image, able=able),
             **vars(detail),
         )
-
-    def _curve(self, axis: Axis) -> Curve:
-        built = build_defense(axis.at(axis.start[0]), allow_imports=True)
-        source = with_public_plan(self.case, built).about.source
-        return Curve(axis.name, axis.amount_name, source, tuple(self.search.points(axis).values()))
 
     def _frontier(self, solved: Sequence[Solved]) -> Frontier:
         laboratory, plain = self.laboratory, self.search.point()
         guess, trained = laboratory.guess, self.search.found("train", PLAIN)
         errors = guess.errors.double().clamp(min=1e-12)
         pool = make_pool(self.case, laboratory.federation.clients)
+        curves = []
+        for axis in self.axes:
+            plan, points = laboratory.plan_of(axis.at(axis.start[0])), self.search.points(axis)
+            curves.append(Curve(axis.name, axis.amount_name, plan, tuple(points.values())))
         return Frontier(
             undefended=plain,
-            curves=tuple(map(self._curve, self.axes)),
+            curves=tuple(curves),
             answers=tuple(answer_of(one, laboratory, plain) for one in solved),
             loss_before=None if trained is None else trained["before"],
             moments=laboratory.moments,

@@ -67,7 +67,7 @@ MEASURES = {
     "loss": Measure("<=", "%", "{:+.1%} loss"),
 }
 
-_TEXT = re.compile(r"\s*([a-z]+)\s*(<=|>=|≤|≥)\s*(\+?)\s*([0-9.]+(?:e[-+]?\d+)?)\s*(%|dB|)\s*")
+_TEXT = r"\s*{}\s*(?:{})\s*{}\s*((?:\d+\.?\d*|\.\d+)(?:e[-+]?\d+)?)\s*({}|)\s*"
 
 
 @dataclass(frozen=True)
@@ -101,19 +101,15 @@ class Goal:
     @classmethod
     def parse(cls, text: str) -> "Goal":
         """The goal that a text is."""
-        found = _TEXT.fullmatch(text) if isinstance(text, str) else None
-        if found is None or found[1] not in MEASURES:
-            raise _wrong(repr(text))
-        measure, sign, plus, digits, unit = found.groups()
-        side, own, *_ = MEASURES[measure]
-        try:
-            limit = float(digits) / (100 if unit == "%" else 1)
-        except ValueError:
-            raise _wrong(repr(text)) from None
-        wrong = sign.replace("≤", "<=").replace("≥", ">=") != side or unit not in ("", own)
-        if wrong or (plus and measure != "loss") or (own == "%" and not unit and limit > 1):
-            raise _wrong(repr(text))
-        return cls(measure, limit)
+        for measure, (side, unit, *_) in MEASURES.items():
+            sides = "<=|≤" if side == "<=" else ">=|≥"
+            pattern = _TEXT.format(measure, sides, r"\+?" if measure == "loss" else "", unit)
+            found = re.fullmatch(pattern, text) if isinstance(text, str) else None
+            if found is not None:
+                limit = float(found[1]) / (100 if found[2] == "%" else 1)
+                if unit != "%" or found[2] or limit <= 1:
+                    return cls(measure, limit)
+        raise _wrong(repr(text))
 
     def __str__(self) -> str:
         side, unit, *_ = MEASURES[self.measure]
@@ -207,13 +203,13 @@ def wishes_of(goals: Sequence[Goal], can_judge: bool) -> list[Wish]:
     if goals:
         return [Wish(" and ".join(map(str, goals)), tuple(goals))]
     levels = {
-        "Attacks no better than a guess": Goal("error", 0.9),
-        "Blurred at most": Goal("error", 0.4),
+        "Hardly anyone identified": Goal("identified", 0.1),
+        "At most every second identified": Goal("identified", 0.5),
     }
-    if not can_judge:
+    if can_judge:
         levels = {
-            "Hardly anyone identified": Goal("identified", 0.1),
-            "At most every second identified": Goal("identified", 0.5),
+            "Attacks no better than a guess": Goal("error", 0.9),
+            "Blurred at most": Goal("error", 0.4),
         }
     levels["Formal: differential privacy"] = Goal("epsilon", 8.0)
     return [Wish(title, (goal,)) for title, goal in levels.items()]

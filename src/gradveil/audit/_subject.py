@@ -76,13 +76,12 @@ class Audited:
     batch_size: int
     public: Batch | None
     """Other examples: the prior and the training come from them."""
-    prior: GaussianPrior | None
+    prior: GaussianPrior | LearnedPriors | None
+    """Fitted, or what a denoiser learned from public examples: that is for bounds alone."""
     local: LocalSteps | None
     """FedAvg's local steps; `None`: gradients are sent."""
     range_is_public: bool = True
     """Whether the range of inputs comes from elsewhere than the private examples."""
-    learned: LearnedPriors | None = None
-    """What a denoiser learned from public examples; then bounds take it in place of the prior."""
 
     def batch(self, index: int) -> Batch:
         """One of the private batches."""

@@ -90,8 +90,6 @@ def run_audit(
         float | None, typer.Option(help="Seconds; it ends with what is finished.")
     ] = None,
     jobs: Annotated[int | None, typer.Option(help="Processes; all processors if left.")] = None,
-    engine: Annotated[Literal["local", "ray"], typer.Option(help="Where it is run.")] = "local",
-    address: Annotated[str | None, typer.Option(help="Of a running Ray cluster.")] = None,
     rounds: Annotated[
         int, typer.Option(help="With private-noise: for which ε is stated, beside one message.")
     ] = 100,
@@ -113,8 +111,6 @@ def run_audit(
     require("the audit", "gradveil[audit]", "jinja2", "plotly", "scipy", "torchmetrics", "PIL")
     for name, count in (("--batch-size", batch_size), ("--batches", batches)):
         check_count(count, name)
-    if engine != "ray":
-        useless(context, "without `--engine ray`", ["address"])
     if quick:
         strengths = strengths if is_given(context, "strengths") else 3
         training_rounds = training_rounds if is_given(context, "training_rounds") else 10
@@ -162,9 +158,7 @@ def run_audit(
             settings,
             folder=out / "cells",
             time_budget=time_budget,
-            engine=engine,
-            jobs=processors() if jobs is None and engine == "local" else jobs,
-            address=address,
+            jobs=processors() if jobs is None else jobs,
             progress=progress,
             command=f"gradveil {shlex.join(sys.argv[1:])}",
         )

@@ -3,11 +3,11 @@ from itertools import pairwise
 
 import pytest
 
-from gradveil.audit.answer._solve import COPY, NOTHING, hidden_of, next_strengths
+from gradveil.audit.answer._solve import COPY, NOTHING, hidden, next_strengths
 from gradveil.audit.measure._strengths import Axis
 from gradveil.catalog import Spec
 
-from .made_up import leak, noise_axis
+from .made_up import noise_axis, point
 
 
 def curve(middle, width=0.4):
@@ -17,10 +17,10 @@ def curve(middle, width=0.4):
 
 @pytest.mark.parametrize("middle", [-2.0, -0.7, 0.0, 0.4, 2.5])
 def test_strengths_cover_the_range_from_copies_to_nothing(middle):
-    axis, hidden = noise_axis(), curve(middle)
-    done = {s: hidden(s) for s in axis.start}
+    axis, hides = noise_axis(), curve(middle)
+    done = {s: hides(s) for s in axis.start}
     while new := next_strengths(axis, done, min(2, 7 - len(done))):
-        done |= {s: hidden(s) for s in new}
+        done |= {s: hides(s) for s in new}
     values = sorted(done.values())
     assert len(done) <= 7
     assert values[0] <= 2.5 * COPY
@@ -34,11 +34,11 @@ def test_a_defense_with_one_point_and_one_without_results_get_no_more():
 
 
 def test_where_attacks_cannot_judge_the_exact_attacker_decides():
-    found = leak(5.0, rate=1 / 32)
-    assert hidden_of(found, can_judge=True) == 1.0
-    assert hidden_of(found, can_judge=False) == pytest.approx(1.0)
-    assert hidden_of(leak(5.0, rate=1.0), can_judge=False) == 0.0
-    assert hidden_of(leak(5.0), can_judge=False) is None
+    found = point("d", 5.0, 0.0, rate=1 / 32)
+    assert hidden(found, can_judge=True) == 1.0
+    assert hidden(found, can_judge=False) == pytest.approx(1.0)
+    assert hidden(point("d", 5.0, 0.0, rate=1.0), can_judge=False) == 0.0
+    assert hidden(point("d", 5.0, 0.0), can_judge=False) is None
 
 
 def test_strengths_of_pruning_stay_ratios():

@@ -43,7 +43,7 @@ def terminal(result: AuditResult) -> str:
 def test_an_attack_that_finds_nothing_gives_no_verdict(unable):
     assert not unable.can_judge
     assert unable.frontier.undefended.leaks[0].gain.mean < 1
-    assert WORDS in first_sentences(unable)[0].text
+    assert WORDS in first_sentences(unable)[0][1]
     assert "58 public examples" in render_report(unable)
     for defense in unable.defenses[1:]:
         assert WORDS in defense.verdict

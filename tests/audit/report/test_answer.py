@@ -24,7 +24,7 @@ from gradveil.audit.report._charts import (
     metrics,
 )
 from gradveil.audit.report._tables import rounds_table
-from gradveil.audit.report._words import KNOWS_MORE, no_further, recovered
+from gradveil.audit.report._words import KNOWS_MORE, NO_FURTHER, recovered
 from gradveil.scoring import Interval
 from tests.audit.example_frontier import (
     bare_frontier_result,
@@ -41,7 +41,7 @@ def figure(result: AuditResult, key: str = "attack") -> Figure:
 
 
 def sentences(result: AuditResult) -> list[str]:
-    return [sentence.text for sentence in first_sentences(result)]
+    return [text for _, text in first_sentences(result)]
 
 
 def changed(result: AuditResult, **changes: object) -> AuditResult:
@@ -85,7 +85,7 @@ def test_attacks_that_find_nothing_undefended_are_called_so():
     )
     result = changed(frontier_result(), undefended=replace(undefended, leaks=leaks))
     first = sentences(result)[0]
-    assert first.startswith(no_further("adaptive, 100 % of a blind guess's error, 36.1 dB"))
+    assert first.startswith(NO_FURTHER.format("adaptive, 100 % of a blind guess's error, 36.1 dB"))
     assert first.endswith(KNOWS_MORE)
 
 
@@ -95,7 +95,7 @@ def test_of_a_setting_that_no_attack_got_behind_no_more_is_said_than_that():
     low = Interval(1.0, 0.95, 1.05)
     safe = replace(point, leaks=tuple(replace(k, error=low, copies=0) for k in point.leaks))
     text = recovered(safe, True)
-    assert text.startswith(no_further("adaptive, 100 % of a blind guess's error, 12.4 dB"))
+    assert text.startswith(NO_FURTHER.format("adaptive, 100 % of a blind guess's error, 12.4 dB"))
     assert text.endswith(KNOWS_MORE)
     assert "nothing" not in text
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from gradveil.audit._result import AuditResult
-from gradveil.audit.report._write import write_report
+from gradveil.audit.report import write_results
 from tests.audit.example_result import example_result, tabular_result
 
 from .browsing import CONTRASTS, Pages
@@ -30,7 +30,7 @@ BLANK = """() => {
 
 @pytest.fixture(scope="module")
 def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_report(example_result(), tmp_path_factory.mktemp("report"))
+    return write_results(example_result(), tmp_path_factory.mktemp("report"))
 
 
 @pytest.fixture(scope="module")
@@ -195,14 +195,14 @@ def hostile(result: AuditResult) -> AuditResult:
 
 
 def test_a_hostile_name_is_shown_and_not_run(tmp_path: Path, pages: Pages):
-    page = pages.open(write_report(hostile(example_result()), tmp_path))
+    page = pages.open(write_results(hostile(example_result()), tmp_path))
     assert HOSTILE in hover(page, 0)
     assert page.locator("img[src=x]").count() == 0
     assert page.evaluate("window.hacked") is None
 
 
 def test_inputs_that_are_not_images_have_charts_but_no_pictures(tmp_path: Path, pages: Pages):
-    page = pages.open(write_report(tabular_result(), tmp_path), width=390)
+    page = pages.open(write_results(tabular_result(), tmp_path), width=390)
     assert page.locator("img").count() == 0
     assert page.locator("#chart-frontier .point").count() == 9
     assert page.evaluate("document.documentElement.scrollWidth") == 390

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from gradveil.audit import AuditResult
-from gradveil.audit.report import write_report
+from gradveil.audit.report import write_results
 from tests.audit.example_frontier import (
     bare_frontier_result,
     frontier_result,
@@ -24,7 +24,7 @@ HOSTILE = '<img src=x onerror="window.hacked=1">'
 
 @pytest.fixture(scope="module")
 def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_report(frontier_result(), tmp_path_factory.mktemp("frontier"))
+    return write_results(frontier_result(), tmp_path_factory.mktemp("frontier"))
 
 
 @pytest.fixture(scope="module")
@@ -155,7 +155,7 @@ def test_paper_takes_two_pages_and_nothing_is_cut(desk: Any):
 
 
 def test_a_frontier_of_tables_without_training_fits_a_telephone(tmp_path: Path, pages: Pages):
-    page = pages.open(write_report(bare_frontier_result(), tmp_path), 390, charts=False)
+    page = pages.open(write_results(bare_frontier_result(), tmp_path), 390, charts=False)
     assert page.evaluate("document.documentElement.scrollWidth") == 390
     assert page.locator("img").count() == page.locator(".chart").count() == 0
     assert pdf_pages(page.pdf(prefer_css_page_size=True)) == 2
@@ -167,6 +167,6 @@ def test_hostile_names_of_curves_and_answers_stay_text(tmp_path: Path, pages: Pa
     changes = dict.fromkeys(("title", "sentence", "python", "rests_on"), HOSTILE)
     answers = tuple(replace(a, **changes) for a in result.frontier.answers)
     frontier = replace(result.frontier, curves=curves, answers=answers, guess=HOSTILE)
-    page = pages.open(write_report(replace(result, frontier=frontier), tmp_path))
+    page = pages.open(write_results(replace(result, frontier=frontier), tmp_path))
     assert page.locator("img[src=x]").count() == 0
     assert page.evaluate("window.hacked") is None

@@ -5,12 +5,26 @@ from dataclasses import replace
 import pytest
 
 from gradveil.audit import BoundResult, Leak, Point, RunResult, ToldApart
+from gradveil.audit._result import Promise
 from gradveil.audit.measure._attacks import attack_result
 from gradveil.audit.report import verdict
 from gradveil.audit.report._words import KNOWS_MORE
 from gradveil.scoring import Interval
 
-BOUND = BoundResult("full", "Gaussian", 0.05, 0.001, 0.02, 20.0, False)
+BOUND = Promise(
+    utility_first=1.0,
+    utility_second=0.0,
+    bound=BoundResult("full", "Gaussian", 0.05, 0.001, 0.02, 20.0, False),
+    formal_privacy="none",
+)
+NONE = replace(BOUND, bound=None)
+
+
+def promised(reason: str = "", **changes: float) -> Promise:
+    bound = replace(BOUND.bound, reason=reason, **changes)
+    return replace(BOUND, bound=bound, no_guarantee=reason)
+
+
 UNATTACKED = Point("gradient-noise(0.1)", 0.1, (), None, None)
 
 
@@ -29,11 +43,11 @@ def point(mean: float, **changes: object) -> Point:
     ],
 )
 def test_words_follow_the_error_over_that_of_a_guess(error, words):
-    assert words in verdict(point(error), None, 0.1, True)
+    assert words in verdict(point(error), NONE, 0.1, True)
 
 
 def test_the_worse_end_of_the_interval_decides():
-    assert "recognisable" in verdict(point(0.5, error=Interval(0.5, 0.3, 0.7)), None, 0.1, True)
+    assert "recognisable" in verdict(point(0.5, error=Interval(0.5, 0.3, 0.7)), NONE, 0.1, True)
 
 
 def test_the_worst_moment_counts():
@@ -42,7 +56,7 @@ def test_the_worst_moment_counts():
 
 
 def test_a_weak_attack_proves_nothing():
-    text = verdict(point(2.0), None, 0.1, True)
+    text = verdict(point(2.0), NONE, 0.1, True)
     assert "got no further than a blind guess" in text
     assert KNOWS_MORE in text
     assert "found nothing" not in text
@@ -51,11 +65,11 @@ def test_a_weak_attack_proves_nothing():
 
 def test_attacks_that_cannot_judge_give_no_merit():
     told = ToldApart(20, 9, Interval(0.5, 0.3, 0.7), Interval(1.0, 1.0, 1.0))
-    text = verdict(point(2.0, told_apart=told), None, 0.1, True, able=False)
+    text = verdict(point(2.0, told_apart=told), NONE, 0.1, True, able=False)
     assert "cannot judge this model" in text
     assert "no further" not in text
     assert "picks the right one in 50 % of the trials (chance: 5 %)" in text
-    unknown = verdict(point(2.0), None, 0.1, True, able=False)
+    unknown = verdict(point(2.0), NONE, 0.1, True, able=False)
     assert "Nothing was measured that could." in unknown
 
 
@@ -66,7 +80,7 @@ def test_a_bound_comes_with_its_conditions():
 
 
 def test_without_an_attack_nothing_is_said_of_leaks():
-    text = verdict(UNATTACKED, None, 0.1, True)
+    text = verdict(UNATTACKED, NONE, 0.1, True)
     assert text == "Not attacked in this run. Nothing is guaranteed."
 
 
@@ -76,7 +90,7 @@ def test_tables_are_not_called_images():
 
 
 def test_one_example_that_was_rebuilt_is_not_lost_in_the_mean():
-    assert "near copies of 1 of 16 images" in verdict(point(0.94, copies=1), None, 0.1, True)
+    assert "near copies of 1 of 16 images" in verdict(point(0.94, copies=1), NONE, 0.1, True)
 
 
 def test_seeds_share_their_batches():
@@ -95,13 +109,15 @@ def test_seeds_share_their_batches():
 
 def test_a_bound_that_does_not_exclude_near_copies_says_so():
     words = "does not exclude near copies of the images"
-    low, high = (replace(BOUND, mse_pixels=error) for error in (0.009, 0.011))
+    low, high = (promised(mse_pixels=error) for error in (0.009, 0.011))
     assert words in verdict(UNATTACKED, low, 0.1, True)
     assert words not in verdict(UNATTACKED, high, 0.1, True)
 
 
 def test_a_bound_whose_assumptions_fail_guarantees_nothing():
-    found = verdict(UNATTACKED, replace(BOUND, reason="it jumps"), 0.1, True, "it jumps")
+    found = verdict(UNATTACKED, promised(reason="it jumps"), 0.1, True)
     assert "Nothing is guaranteed: it jumps." in found
     assert "reference error" not in found
-    assert "Nothing is guaranteed: bare." in verdict(UNATTACKED, None, 0.1, True, "bare")
+    assert "Nothing is guaranteed: bare." in verdict(
+        UNATTACKED, replace(NONE, no_guarantee="bare"), 0.1, True
+    )

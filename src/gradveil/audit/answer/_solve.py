@@ -5,11 +5,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise, takewhile
 
-from gradveil.catalog import build_defense
-from gradveil.defenses import PrivateNoise
-from gradveil.privacy import epsilon_after, epsilon_on_grid, solve_noise_multiplier
+from gradveil.privacy import solve_noise_multiplier
 
-from .._result import Leak, Point
+from .._result import Point
 from .._settings import Goal, Wish
 from ..measure import Axis, Search
 
@@ -65,6 +63,11 @@ class Solved:
     refused: set[tuple[str, float]] = field(default_factory=set)
     """Settings that miss the goals later in their training."""
 
+    @property
+    def shown(self) -> Setting | None:
+        """The answer, or what comes nearest to it."""
+        return self.best or self.nearest or self.within_cost
+
 
 def solve_wishes(
     search: Search, axes: Sequence[Axis], wishes: Sequence[Wish], can_judge: bool
@@ -90,18 +93,13 @@ def solve_wishes(
 
 def _formal(search: Search, axes: Sequence[Axis], wish: Wish) -> list[tuple[Axis, float]]:
     """The noise multiplier at which the accountant gives ε, for each defense that has one."""
-    limits = [goal.limit for goal in wish.goals if goal.is_formal]
-    if not limits:
-        return []
+    limit = min((goal.limit for goal in wish.goals if goal.is_formal), default=None)
     releases, wanted = search.laboratory.settings.releases, []
     for axis in axes:
-        defense = build_defense(axis.at(0.0), allow_imports=True)
-        if not isinstance(defense, PrivateNoise) or axis.swept != "noise_multiplier":
+        if limit is None or axis.swept != "noise_multiplier":
             continue
-        epsilon_of = epsilon_on_grid if defense.grid else epsilon_after
-        rate, rounds, delta = releases.sample_rate, releases.rounds, releases.delta
-        z = solve_noise_multiplier(min(limits), delta, rate, rounds)
-        while epsilon_of(axis.amount(axis.strength(z)), rate, rounds, delta) > min(limits):
+        z = solve_noise_multiplier(limit, releases.delta, releases.sample_rate, releases.rounds)
+        while (found := axis.privacy(axis.strength(z), releases)) and found.epsilon_rounds > limit:
             z *= 1.002
         wanted.append((axis, axis.strength(axis.amount(axis.strength(z)))))
     return wanted
@@ -141,13 +139,14 @@ def _choose(search: Search, axes: Sequence[Axis], solved: Solved, can_judge: boo
     protect = [s for s in protect if math.isfinite(s.cost) or s.point.loss is None]
     cheap = [s for s in every if s.key not in solved.refused and wish.of_cost]
     cheap = [s for s in cheap if wish.is_cheap(s.point)]
-    solved.closest = {goal: found for goal in wish.goals if (found := _closest(goal, every))}
+    for goal in wish.goals:
+        rated = [(goal.excess(v), s) for s in every if (v := goal.value(s.point)) is not None]
+        if rated:
+            solved.closest[goal] = min(rated, key=lambda pair: pair[0])[1]
     solved.nearest = min(protect, key=lambda s: s.cost, default=None)
-    solved.within_cost = None
-    if wish.of_cost:
-        solved.within_cost = max(
-            cheap, key=lambda s: (_hidden(s, can_judge), -s.cost), default=None
-        )
+    solved.within_cost = max(
+        cheap, key=lambda s: (hidden(s.point, can_judge) or 0.0, -s.cost), default=None
+    )
     if not wish.of_leakage:
         solved.best = solved.within_cost
         return
@@ -159,13 +158,6 @@ def _choose(search: Search, axes: Sequence[Axis], solved: Solved, can_judge: boo
 def _reaching(settings: Sequence[Setting], reached: Callable[[Point], bool]) -> list[Setting]:
     """The first ones, up to one that does not reach the goals."""
     return [*takewhile(lambda setting: reached(setting.point), settings)]
-
-
-def _closest(goal: Goal, settings: Sequence[Setting]) -> Setting | None:
-    """The setting with the least excess over a goal."""
-    rated = [(goal.value(s.point), s) for s in settings]
-    known = [(goal.excess(value), s) for value, s in rated if value is not None]
-    return min(known, key=lambda pair: pair[0])[1] if known else None
 
 
 def _refuse(search: Search, solved: Solved) -> bool:
@@ -198,11 +190,6 @@ def _settings(search: Search, axis: Axis) -> list[Setting]:
     return [Setting(axis, strength, search) for strength in search.points(axis)]
 
 
-def _hidden(setting: Setting, can_judge: bool) -> float:
-    found = hidden(setting.point, can_judge)
-    return -1.0 if found is None else found
-
-
 COPY, NOTHING = 0.1, 0.9
 """The ends of the range, as shares of what hides everything."""
 GAP = 0.2
@@ -219,17 +206,12 @@ def hidden(point: Point, can_judge: bool) -> float | None:
     The strongest attack's squared error over that of a blind guess; where attacks cannot judge the
     model, the share in which the exact attacker fails, beyond chance.
     """
-    return None if not point.leaks else hidden_of(point.leaks[0], can_judge)
-
-
-def hidden_of(leak: Leak, can_judge: bool) -> float | None:
-    """The same of one moment."""
-    if can_judge and leak.error is not None:
-        return min(1.0, max(0.0, leak.error.mean))
-    if leak.told_apart is None:
-        return None
-    told = leak.told_apart
-    return min(1.0, max(0.0, (1 - told.rate.mean) / (1 - told.chance)))
+    for leak in point.leaks[:1]:
+        if can_judge and leak.error is not None:
+            return min(1.0, max(0.0, leak.error.mean))
+        if (told := leak.told_apart) is not None:
+            return min(1.0, max(0.0, (1 - told.rate.mean) / (1 - 1 / told.candidates)))
+    return None
 
 
 def next_strengths(axis: Axis, done: Mapping[float, float], count: int) -> list[float]:

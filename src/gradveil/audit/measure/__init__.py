@@ -3,8 +3,7 @@
 from ._attacks import pictures
 from ._bound_study import BoundPoint, BoundStudy, draw_sweep
 from ._cells import PLAIN, Progress, Search
-from ._details import CANDIDATES
-from ._laboratory import Laboratory, blind_guess, with_public_plan
+from ._laboratory import Laboratory, blind_guess
 from ._strengths import Axis, axes_of, parse_defense, unique_names
 from ._training import make_pool
 

@@ -14,7 +14,6 @@ from typing import Any
 import torch
 from torch import Generator, Tensor
 
-from gradveil._extras import require
 from gradveil._random import numbered_stream
 from gradveil.attacks import INTERRUPTED, Observation, Reconstruction, ThreatModel, observe
 from gradveil.defenses import Defense
@@ -33,34 +32,32 @@ from .._result import AttackResult, RunResult
 from .._subject import Audited
 from ._laboratory import BlindGuess, Laboratory
 
-MODES = {1: "L", 3: "RGB"}
-"""Of pictures, by the number of channels."""
+NAMES = ("mse", "mse_pixels", "psnr", "ssim", "accuracy")
+"""Of the scores that each example has."""
 
 
 def _scored(
     laboratory: Laboratory, result: Reconstruction, batch: int, seed: int, seconds: float
 ) -> RunResult:
     """The errors of each example, and for tokens and tables with categories the share found."""
-    subject, data, pixels = laboratory.subject, laboratory.subject.data, laboratory.guess.pixels
-    truth = subject.batch(batch)
-    found: dict[str, Any] = {"label_accuracy": None}
-    if pixels is None:
+    subject, data, guess = laboratory.subject, laboratory.subject.data, laboratory.guess.pixels
+    truth, scores = subject.batch(batch), dict.fromkeys(NAMES)
+    kept: dict[str, Any] = {"label_accuracy": None}
+    if guess is None:
         accuracy = score_tokens(result, truth[0]).accuracy
-        wrong = 1 - accuracy
-        names: dict[str, Any] = {"mse": wrong, "mse_pixels": wrong, "accuracy": accuracy}
-        names |= {"psnr": None, "ssim": None}
+        scores |= {"accuracy": accuracy, "mse": 1 - accuracy, "mse_pixels": 1 - accuracy}
     else:
-        scores = score(result, truth, normalization=data)
-        names = {name: getattr(scores, name) for name in ("mse", "mse_pixels", "psnr", "ssim")}
+        found = score(result, truth, normalization=data)
+        scores |= {name: getattr(found, name, None) for name in NAMES}
         if data.layout is not None:
-            names["accuracy"] = score_table(result, truth, data.layout).accuracy
-        matched = data.to_pixels(result.inputs[scores.assignment])
-        guessed = pixels[batch * subject.batch_size :][: len(matched)]
-        found["mixed"] = best_mix(matched.clamp(0, 1), guessed, data.to_pixels(truth[0]))
-        found["pictures"] = pictures(matched) if batch == seed == 0 else ()
-        found["label_accuracy"] = scores.label_accuracy
-    found |= {n: None if each is None else tuple(each.tolist()) for n, each in names.items()}
-    return RunResult(batch, seed, result.status, seconds, **found)
+            scores["accuracy"] = score_table(result, truth, data.layout).accuracy
+        matched = data.to_pixels(result.inputs[found.assignment])
+        guessed = guess[batch * subject.batch_size :][: len(matched)]
+        kept["mixed"] = best_mix(matched.clamp(0, 1), guessed, data.to_pixels(truth[0]))
+        kept["pictures"] = pictures(matched) if batch == seed == 0 else ()
+        kept["label_accuracy"] = found.label_accuracy
+    kept |= {n: None if each is None else tuple(each.tolist()) for n, each in scores.items()}
+    return RunResult(batch, seed, result.status, seconds, **kept)
 
 
 def best_mix(rebuilt: Tensor, guess: Tensor, truth: Tensor) -> tuple[float, ...]:
@@ -83,23 +80,23 @@ def best_mix(rebuilt: Tensor, guess: Tensor, truth: Tensor) -> tuple[float, ...]
 def run_attacks(laboratory: Laboratory, defense: Defense) -> tuple[list[AttackResult], list[str]]:
     """Every attack on every batch and seed: those that gave something, and notes on the others.
 
-    Each batch is defended as often as there are seeds; attacks that do not use the defense are not
-    told of it.
+    Each batch is defended as often as there are seeds: the same message for every attack, and those
+    that do not use the defense are not told of it.
     """
-    threat, seeds, seed = (getattr(laboratory.settings, n) for n in ("threat", "seeds", "seed"))
-    results, notes = [], []
+    settings, results, notes = laboratory.settings, [], []
     for spec, attack in laboratory.attacks.items():
+        threat = settings.threat
         if attack.knows_defense and attack.needs_defense and threat.mechanism == "unknown":
             notes.append(f"`{spec}` was left out: the threat model does not tell the mechanism.")
             continue
-        told = threat if attack.knows_defense else replace(threat, mechanism="unknown")
+        threat = threat if attack.knows_defense else replace(threat, mechanism="unknown")
         runs = []
-        for batch, draw in product(range(laboratory.subject.batches), range(seeds)):
-            stream = numbered_stream(seed, 1, batch, draw)
-            observation = _observed(laboratory.subject, defense, told, stream, batch)
+        for batch, draw in product(range(laboratory.subject.batches), range(settings.seeds)):
+            stream = numbered_stream(settings.seed, 1, batch, draw)
+            observation = _observed(laboratory.subject, defense, threat, stream, batch)
             start = time.perf_counter()
             try:
-                found = attack(observation, numbered_stream(seed, 2, batch, draw))
+                found = attack(observation, numbered_stream(settings.seed, 2, batch, draw))
                 if found.status == INTERRUPTED:
                     raise KeyboardInterrupt  # what is not whole is not kept
                 seconds = time.perf_counter() - start
@@ -116,7 +113,6 @@ def run_attacks(laboratory: Laboratory, defense: Defense) -> tuple[list[AttackRe
 def _observed(
     subject: Audited, defense: Defense, threat: ThreatModel, stream: Generator, batch: int
 ) -> Observation:
-    """The same message for every attack: only what it is told differs."""
     return observe(
         subject.model,
         subject.loss_fn,
@@ -134,10 +130,9 @@ def _observed(
 def attack_result(spec: str, knows_defense: bool, runs: Sequence[RunResult]) -> AttackResult:
     """Means with 95 % intervals over batches, seeds and images."""
     known = [run.label_accuracy for run in runs if run.label_accuracy is not None]
-    names = ("mse", "mse_pixels", "psnr", "ssim", "accuracy")
     intervals: dict[str, Any] = {
         name: None if getattr(runs[0], name) is None else _interval(runs, attrgetter(name))
-        for name in names
+        for name in NAMES
     }
     return AttackResult(
         attack=spec,
@@ -193,17 +188,15 @@ def pictures(pixels: Tensor) -> tuple[str, ...]:
 
     Nothing for inputs that are not images of one or three channels.
     """
-    if pixels.dim() != 4 or pixels.shape[1] not in MODES:
+    modes = {1: "L", 3: "RGB"}
+    if pixels.dim() != 4 or pixels.shape[1] not in modes:
         return ()
-    return tuple(_png(image) for image in pixels)
-
-
-def _png(image: Tensor) -> str:
-    require("a picture", "gradveil[audit]", "PIL")
     from PIL import Image
 
-    grey = (image.detach().clamp(0, 1) * 255).round().byte().movedim(0, -1).cpu()
-    mode, size = MODES[image.shape[0]], (image.shape[2], image.shape[1])
-    file = io.BytesIO()
-    Image.frombytes(mode, size, bytes(grey.flatten().tolist())).save(file, "PNG")
-    return base64.b64encode(file.getvalue()).decode()
+    found = []
+    for image in (pixels.detach().clamp(0, 1) * 255).round().byte().movedim(1, -1).cpu():
+        size, file = (image.shape[1], image.shape[0]), io.BytesIO()
+        raw = bytes(image.flatten().tolist())
+        Image.frombytes(modes[image.shape[-1]], size, raw).save(file, "PNG")
+        found.append(base64.b64encode(file.getvalue()).decode())
+    return tuple(found)

@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Callable, Sequence
-from copy import deepcopy
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -23,7 +22,7 @@ from .._settings import Settings
 from .._subject import POPULATION, Audited
 from ._details import candidate_choice, identified, promise_of
 from ._laboratory import Laboratory, with_public_plan
-from ._strengths import axes_of, digits
+from ._strengths import axes_of
 
 FACTORS = tuple(2.0**k for k in range(-3, 4))
 """A sweep's scales over the defense's own."""
@@ -62,26 +61,21 @@ class BoundStudy:
         (axis,) = axes_of([spec], subject)
         middle = axis.start[len(axis.start) // 2]
         self.defense = build_defense(axis.at(middle), allow_imports=not isinstance(spec, str))
-        inputs, targets = subject.batch(0)
+        (inputs, targets), stream = subject.batch(0), numbered_stream(seed)
         self.moments = measure(
-            subject.message(targets),
-            inputs,
-            self.defense.estimator,
-            generator=numbered_stream(seed),
-            judged=True,
+            subject.message(targets), inputs, self.defense.estimator, generator=stream, judged=True
         )
 
-    def point(self, defense: Defense | None = None) -> BoundPoint:
+    def point(self, defense: Defense) -> BoundPoint:
         """The numbers of the defense, or of a variant of it."""
-        defense = self.defense if defense is None else defense
         promise, found = promise_of(self.laboratory, self.laboratory.planned(defense))
         gain = math.inf
-        if promise["bound"] is not None and isinstance(found.mechanism, Mechanism):
+        if promise.bound is not None and isinstance(found.mechanism, Mechanism):
             judged = self.moments.judged()  # the plan's own estimates would flatter it
             gain = gain_over_isotropic(judged, found.mechanism)
         amount = defense.about.amount
         return BoundPoint(
-            **promise,
+            **vars(promise),
             defense=spec_of(defense),
             amount=None if amount is None else getattr(defense, amount),
             amount_name=amount,
@@ -90,10 +84,13 @@ class BoundStudy:
 
     def learn_prior(self, progress: Callable[[int, int, float], None] | None = None) -> None:
         """Take a prior learned from the public examples for all bounds from now on: minutes."""
-        subject, stream = self.laboratory.subject, numbered_stream(self.laboratory.seed, LEARNING)
+        subject, stream = (
+            self.laboratory.subject,
+            numbered_stream(self.laboratory.settings.seed, LEARNING),
+        )
         samples, labels = subject.public or (subject.data.inputs[:0], None)
         learned = LearnedPriors.fit(samples, labels, generator=stream, progress=progress)
-        self.laboratory = replace(self.laboratory, subject=replace(subject, learned=learned))
+        self.laboratory = replace(self.laboratory, subject=replace(subject, prior=learned))
 
     def from_candidates(
         self, candidates: int | None = None, trials: int = 64
@@ -109,11 +106,16 @@ class BoundStudy:
             examples = examples[0][:left], examples[1][:left]  # plans are made from the others
         most = 256 if candidates is None else candidates
         count, one_class = candidate_choice(examples[1], subject.batch_size, most)
-        count = count if candidates is None else candidates
-        stream = numbered_stream(self.laboratory.seed, CANDIDATES)
-        options = {"trials": trials, "per_draw": 4}
-        defense = with_public_plan(subject, self.defense)
-        return identified(subject, defense, examples, count, one_class, stream, **options)
+        return identified(
+            subject,
+            with_public_plan(subject, self.defense),
+            examples,
+            candidates=count if candidates is None else candidates,
+            one_class=one_class,
+            trials=trials,
+            per_draw=4,
+            generator=numbered_stream(self.laboratory.settings.seed, CANDIDATES),
+        )
 
     def sweep(self) -> list[Defense]:
         """The defense at other scales, or other ratios if it prunes; none if it has no amount."""
@@ -122,16 +124,13 @@ class BoundStudy:
         if isinstance(defense, PruningDefense):
             amounts = [{"ratio": ratio} for ratio in RATIOS]
         elif isinstance(defense, NoiseDefense):
-            laboratory, public = self.laboratory, self.laboratory.planned(defense)
-            inputs, targets = laboratory.subject.batch(0)
-            message, stream = laboratory.subject.message(targets), numbered_stream(laboratory.seed)
-            std = deepcopy(public).respond(message, inputs, stream).mechanism.std  # type: ignore[union-attr]
+            std = self.laboratory.respond(self.laboratory.planned(defense)).mechanism.std  # type: ignore[union-attr]
             own = math.sqrt(float(total(s.square() for s in std.values())) / self.moments.size)  # type: ignore[union-attr]
-            amounts = [{"scale": digits(own, 4) * factor} for factor in FACTORS]
+            amounts = [{"scale": float(f"{own:.4g}") * factor} for factor in FACTORS]
         else:
             return []
         others: dict[str, Any] = {"utility_budget": None, "target_error": None}
-        return [replace(defense, **{**others, **amount}) for amount in amounts]
+        return [replace(defense, **others | amount) for amount in amounts]
 
 
 def draw_sweep(points: Sequence[BoundPoint], path: Path) -> None:

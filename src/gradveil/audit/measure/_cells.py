@@ -20,7 +20,7 @@ from gradveil.scoring import Interval, bootstrap_interval
 
 from .._result import AttackResult, Leak, Point, ToldApart, privacy_of, restore
 from ._attacks import beside_guess, run_attacks
-from ._details import CANDIDATES, guarantee_of, measure_defense, told_apart
+from ._details import guarantee_of, measure_defense, told_apart
 from ._laboratory import Laboratory
 from ._strengths import Axis
 from ._training import DivergedError, evaluate_on, make_pool, trained_model
@@ -74,12 +74,12 @@ def bound(settings: Settings, laboratory: Laboratory) -> dict[str, Any]:
     defense = laboratory.defense(settings["defense"])
     if defense.about.private or defense.about.formal_privacy is not None:
         return {"bound": None, "reason": "not computed"}
-    found = guarantee_of(laboratory, defense, full=False)
-    return {"bound": found.bound and found.bound.trace_mse, "reason": found.reason}
+    found, reason = guarantee_of(laboratory, defense, full=False)
+    return {"bound": found and found.trace_mse, "reason": reason}
 
 
 def detail(settings: Settings, laboratory: Laboratory) -> dict[str, Any]:
-    """Everything that is measured of one defense without attacks and training."""
+    """All that is measured of one defense without attacks and training."""
     return asdict(measure_defense(laboratory, laboratory.defense(settings["defense"])))
 
 
@@ -100,13 +100,7 @@ class Search:
     """One audit: its cells, and the points that they give.
 
     What the runner's folder has already is not run again; a stopped search goes on with what there
-    is.
-
-    Args:
-        laboratory: What all cells share.
-        runner: Of the cells.
-        progress: To be told of it.
-        time_budget: Seconds for all cells.
+    is. The time budget is for all cells.
     """
 
     def __init__(
@@ -119,13 +113,13 @@ class Search:
         self.laboratory, self._runner, self._progress = laboratory, runner, progress
         self.expected, self._done = 1, 0
         """Cells in all, about, for the progress; and those that are done."""
-        self._deadline = math.inf if time_budget is None else time.monotonic() + time_budget
+        self._deadline = None if time_budget is None else time.monotonic() + time_budget
         self._results: dict[Cell, Mapping[str, Any]] = {}
         self._points: dict[str, Point] = {}
         self._strengths: dict[str, set[float]] = {}
         self.failures: dict[Cell, Failure] = {}
-        self.notes: list[str] = []
-        """What cells noted."""
+        self.notes: dict[str, None] = {}
+        """What cells noted, once each."""
         self.stopped: Stop | None = None
 
     def cell(self, kind: str, defense: str, moment: int = 0) -> Cell:
@@ -164,8 +158,7 @@ class Search:
             found = self._runner.read(cell)
             if found is not None:
                 self._results[cell] = found.values
-                said = found.values.get("notes", ())
-                self.notes += [note for note in said if note not in self.notes]
+                self.notes |= dict.fromkeys(found.values.get("notes", ()))
 
     def _run(self, what: str, cells: Sequence[Cell]) -> None:
         def settled(cell: Cell | None) -> None:
@@ -173,16 +166,14 @@ class Search:
             if self._progress is not None:
                 self._progress(what, min(1.0, self._done / self.expected))
 
-        left = max(0.0, self._deadline - time.monotonic())
+        left = None if self._deadline is None else max(0.0, self._deadline - time.monotonic())
         try:
             settled(None)
-            budget = left if math.isfinite(left) else None
-            outcome = self._runner.run(cells, time_budget=budget, progress=settled)
+            outcome = self._runner.run(cells, time_budget=left, progress=settled)
+            self.failures.update(outcome.failures)
+            self.stopped = outcome.stopped
         except KeyboardInterrupt:  # before the first cell
             self.stopped = "interrupted"
-            return
-        self.failures.update(outcome.failures)
-        self.stopped = outcome.stopped
 
     def found(self, kind: str, defense: str, moment: int = 0) -> Mapping[str, Any] | None:
         """What a cell found; `None` if it is not done."""
@@ -195,10 +186,10 @@ class Search:
 
     def points(self, axis: Axis) -> dict[float, Point]:
         """What is known of a defense: points that were attacked, by strength."""
-        strengths = sorted(self._strengths.get(axis.name, ()))
-        made = {
-            s: self.point(axis.at(s), axis.amount(s) if axis.swept else None) for s in strengths
-        }
+        made = {}
+        for strength in sorted(self._strengths.get(axis.name, ())):
+            amount = axis.amount(strength) if axis.swept else None
+            made[strength] = self.point(axis.at(strength), amount)
         return {strength: point for strength, point in made.items() if point.leaks}
 
     def point(self, defense: str = PLAIN, amount: float | None = None) -> Point:
@@ -211,7 +202,7 @@ class Search:
         trained, free = self.found("train", defense), self.found("train", PLAIN)
         bound = self.found("bound", defense) or {"bound": None, "reason": "not computed"}
         built = build_defense(defense, allow_imports=True)
-        privacy = privacy_of(built, self.laboratory.settings.releases, CANDIDATES)
+        privacy = privacy_of(built, self.laboratory.settings.releases)
         kind = "attack" if self.laboratory.attacks else "identify"
         moments = [m for m in self.laboratory.moments if self.found(kind, defense, m) is not None]
         return Point(
@@ -228,12 +219,12 @@ class Search:
 
     def _leak(self, defense: str, moment: int) -> Leak:
         """The strongest attack at one moment, and what the exact attacker reached."""
-        attacks, guess = self.attacks(defense, moment), self.laboratory.guess
-        told = (self.found("identify", defense, moment) or {"told_apart": None})["told_apart"]
-        told_apart = None if told is None else restore(ToldApart, told)
+        attacks = self.attacks(defense, moment)
+        told = self.found("identify", defense, moment) or {"told_apart": None}
+        told_apart = restore(ToldApart | None, told["told_apart"])
         if not attacks:
             return Leak(moment, "", False, None, None, told_apart)
-        rated = [(attack, *beside_guess(attack, guess)) for attack in attacks]
+        rated = [(attack, *beside_guess(attack, self.laboratory.guess)) for attack in attacks]
         strongest, error, _ = min(rated, key=lambda one: one[1].mean)
         gains = [gain for _, _, gain in rated]
         best = max(gains, key=lambda gain: (gain.works, gain.gain.mean))

@@ -2,7 +2,7 @@
 
 import math
 from copy import deepcopy
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 
@@ -12,17 +12,18 @@ from gradveil._tensors import total
 from gradveil._timing import time_ratios
 from gradveil.attacks import IdentificationReport, identify_trials
 from gradveil.defenses import Defended, Defense
+from gradveil.denoising import LearnedPriors
 from gradveil.mechanisms import AnyMechanism
 from gradveil.messages import size_in_bytes, trainable_parameters, values_of
 from gradveil.shapes import ModelSource
 from gradveil.theory import Bound, BoundCase, Prior, mean_bound, utility
 
-from .._result import PLACE_BY_PLACE, BoundResult, Detail, LayerResult, ToldApart
+from .._result import CANDIDATES, BoundResult, Detail, LayerResult, Promise, ToldApart
 from .._subject import Audited, Batch
 from ._laboratory import Laboratory
 
-CANDIDATES, FEWEST = 32, 8
-"""How many there are to choose from; of one class where a class has at least the fewest."""
+FEWEST = 8
+"""Candidates are of one class where a class has at least so many."""
 
 TRIALS, LEAST_TRIALS = 128, 6
 """Messages in all, and for a very large model. A plan that depends on the batch is made for each
@@ -37,21 +38,20 @@ FULL_LIMIT = 2**30
 STREAM = 5
 """The place of its random numbers in those of an audit."""
 
+NORMS = "nothing limits what one example can change"
+ENTRIES = "entries of the batch's message are clamped, not the norm of each example's"
+"""Why there is no (ε, δ), without and with clamping."""
+
 TIMINGS = 9
 """Pairs of a plain and a defended message that are timed."""
 
 
-class Guarantee(NamedTuple):
-    """What the theory says of a defense."""
-
-    bound: BoundResult | None
-    """`None`: there is none."""
-    reason: str
-    """Why there is none, or why the number is no guarantee; empty where it is one."""
+PLACE_BY_PLACE = "it is for errors place by place, and attacks are scored after matching examples"
+"""Why a bound is no guarantee for those scores."""
 
 
 def told_apart(laboratory: Laboratory, defense: Defense) -> ToldApart | None:
-    """The rate and the bits for one defense; `None` where they cannot be computed.
+    """What the exact attacker reaches; `None` where it cannot be computed.
 
     Candidates are public examples where there are any, of one class where one has enough, and the
     same for all defenses. One that does not state what it does as a mechanism with a likelihood
@@ -64,29 +64,24 @@ def told_apart(laboratory: Laboratory, defense: Defense) -> ToldApart | None:
     entries = sum(p.numel() for p in trainable_parameters(subject.model).values())
     trials = TRIALS // 8 if defense.about.private else TRIALS
     trials = max(LEAST_TRIALS, min(trials, MOST_WORK // (count * entries)))
-    stream = numbered_stream(laboratory.seed, STREAM)
-    options = {"trials": trials, "per_draw": -(-trials // 2)}
     try:
-        report = identified(subject, defense, subject.known, count, one_class, stream, **options)
+        report = identified(
+            subject,
+            defense,
+            subject.known,
+            candidates=count,
+            one_class=one_class,
+            trials=trials,
+            per_draw=-(-trials // 2),
+            generator=numbered_stream(laboratory.settings.seed, STREAM),
+        )
     except TypeError:  # no mechanism, or one without a likelihood
         return None
-    return ToldApart(
-        report.candidates,
-        len(report.trials),
-        report.rate,
-        report.bits,
-        one_class,
-    )
+    return ToldApart(report.candidates, trials, report.rate, report.bits, one_class)
 
 
 def identified(
-    subject: Audited,
-    defense: Defense,
-    examples: Batch,
-    candidates: int,
-    one_class: bool,
-    generator: torch.Generator,
-    **options: Any,
+    subject: Audited, defense: Defense, examples: Batch, **options: Any
 ) -> IdentificationReport:
     """The exact attacker's trials with candidates from these examples (`identify_trials`)."""
     return identify_trials(
@@ -95,11 +90,8 @@ def identified(
         examples,
         defense,
         num_classes=subject.data.num_classes,
-        candidates=candidates,
         batch_size=subject.batch_size,
-        one_class=one_class,
         local=subject.local,
-        generator=generator,
         **options,
     )
 
@@ -119,50 +111,40 @@ def candidate_choice(
 def measure_defense(laboratory: Laboratory, defense: Defense) -> Detail:
     """Plan on the first batch and read everything off the mechanism."""
     promise, (values, mechanism, sent) = promise_of(laboratory, defense)
-    named = values if mechanism is not None else {}
+    layers = () if mechanism is None else (_layer(n, v, mechanism) for n, v in values.items())
     return Detail(
-        **promise,
+        **vars(promise),
         bytes_sent=size_in_bytes(sent),
         time_ratio=_time_ratio(laboratory.subject, defense),
-        layers=tuple(_layer(name, value, mechanism) for name, value in named.items()),
+        layers=tuple(layers),
     )
 
 
-def promise_of(laboratory: Laboratory, defense: Defense) -> tuple[dict[str, Any], Defended]:
-    """The fields of a `Promise`, and the defended message of the first batch that they are of."""
-    inputs, targets = laboratory.subject.batch(0)
-    message, stream = laboratory.subject.message(targets), numbered_stream(laboratory.seed)
-    found = deepcopy(defense).respond(message, inputs, stream)
+def promise_of(laboratory: Laboratory, defense: Defense) -> tuple[Promise, Defended]:
+    """With the defended message of the first batch that it is of."""
+    found = laboratory.respond(defense)
     kept: tuple[float, float] | tuple[None, None] = None, None
     if found.mechanism is not None:
         power = float(total(value.square() for value in found.values.values()))
         first, second = utility(found.values, found.mechanism)
         kept = (first / power, second / power) if power else (1.0, 0.0)
-    guarantee = guarantee_of(laboratory, defense)
-    promise = {
-        "utility_first": kept[0],
-        "utility_second": kept[1],
-        "bound": guarantee.bound,
-        "no_guarantee": guarantee.reason,
-        "formal_privacy": _formal_privacy(defense, guarantee),
-    }
+    bound, reason = guarantee_of(laboratory, defense)
+    formal = defense.about.formal_privacy
+    if formal is None and bound is None:
+        formal = f"none: {reason or 'nothing is bounded'}"
+    elif formal is None:
+        formal = f"no (ε, δ): {NORMS if defense.about.clamp is None else ENTRIES}"
+    promise = Promise(
+        utility_first=kept[0],
+        utility_second=kept[1],
+        bound=bound,
+        no_guarantee=reason,
+        formal_privacy=formal,
+    )
     return promise, found
 
 
-def _formal_privacy(defense: Defense, guarantee: Guarantee) -> str:
-    """Which formal guarantee a defense carries, in words."""
-    if defense.about.formal_privacy is not None:
-        return defense.about.formal_privacy
-    if guarantee.bound is None:
-        return f"none: {guarantee.reason or 'nothing is bounded'}"
-    if defense.about.clamp is not None:
-        return (
-            "no (ε, δ): entries of the batch's message are clamped, not the norm of each example's"
-        )
-    return "no (ε, δ): nothing limits what one example can change"
-
-
-def _layer(name: str, value: torch.Tensor, mechanism: AnyMechanism | None) -> LayerResult:
+def _layer(name: str, value: torch.Tensor, mechanism: AnyMechanism) -> LayerResult:
     parts = (getattr(mechanism, "std", 0.0), getattr(mechanism, "keep", None))
     std, keep = (part[name] if isinstance(part, dict) else part for part in parts)
     noise = torch.as_tensor(std, dtype=torch.float64).square().mean().sqrt()
@@ -186,24 +168,25 @@ def _time_ratio(subject: Audited, defense: Defense) -> float:
     return ratios["kept"] + plan / every
 
 
-def guarantee_of(laboratory: Laboratory, defense: Defense, full: bool = True) -> Guarantee:
-    """The bound with the information averaged over batches.
+def guarantee_of(
+    laboratory: Laboratory, defense: Defense, full: bool = True
+) -> tuple[BoundResult | None, str]:
+    """The bound with the information averaged over batches; why there is none, or it is none.
 
     The full form where it is wanted and can be computed, beside the trace form. Where the plan is
     private, each batch has its own, and the bound (the trace form) counts what the plan itself
     reveals. Both are for errors after matching, as attacks are scored; where none is known, the
     reason says so.
     """
-    subject, seed = laboratory.subject, laboratory.seed
+    subject, seed = laboratory.subject, laboratory.settings.seed
     if subject.tokens:
-        return Guarantee(None, "bounds are on the error of numbers, and tokens are none")
+        return None, "bounds are on the error of numbers, and tokens are none"
     cases, known = _cases(laboratory, defense), [known for _, known in laboratory.population]
     if cases is None:
-        return Guarantee(None, "what the defense does to a message is not stated as a mechanism")
+        return None, "what the defense does to a message is not stated as a mechanism"
     private = defense.about.private
-    prior: Prior | None = subject.prior
-    if subject.learned is not None:
-        prior = subject.learned.covering(cases, numbered_stream(seed))
+    own, stream = subject.prior, numbered_stream(seed)
+    prior: Prior | None = own.covering(cases, stream) if isinstance(own, LearnedPriors) else own
     trace = mean_bound(
         cases,
         prior,
@@ -214,10 +197,12 @@ def guarantee_of(laboratory: Laboratory, defense: Defense, full: bool = True) ->
         known=known,
     )
     if not 0 < trace.total < math.inf:
-        return Guarantee(None, trace.reason)
+        return None, trace.reason
     place = "" if trace.matched else PLACE_BY_PLACE
     best, why = trace, "; ".join(part for part in (trace.reason, place) if part)
-    if full and prior is not None and _size(cases) <= FULL_LIMIT and not private:
+    entries = sum(p.numel() for p in trainable_parameters(subject.model).values())
+    size = len(cases) * cases[0].inputs.numel() * entries
+    if full and prior is not None and size <= FULL_LIMIT and not private:
         whole = mean_bound(
             cases,
             prior,
@@ -227,7 +212,7 @@ def guarantee_of(laboratory: Laboratory, defense: Defense, full: bool = True) ->
             known=known,
         )
         best = max(whole, trace, key=lambda one: one.matched)
-    return Guarantee(_result(subject, best, trace, why), why)
+    return _result(subject, best, trace, why), why
 
 
 def _cases(laboratory: Laboratory, defense: Defense) -> list[BoundCase] | None:
@@ -240,7 +225,7 @@ def _cases(laboratory: Laboratory, defense: Defense) -> list[BoundCase] | None:
     for place, (inputs, known) in enumerate(laboratory.population):
         message, mechanism = known.message, cases[0].mechanism if cases and not varies else None
         if mechanism is None:
-            generator = numbered_stream(laboratory.seed, place)
+            generator = numbered_stream(laboratory.settings.seed, place)
             mechanism = deepcopy(defense).respond(message, inputs, generator).mechanism
         if mechanism is None:
             return None
@@ -252,13 +237,6 @@ def _has_levels(cases: list[BoundCase]) -> bool:
     """Whether every mechanism adds noise, whose levels tell of the batch."""
     stds = (getattr(case.mechanism, "std", None) for case in cases)
     return all(isinstance(std, dict) and any(bool(s.any()) for s in std.values()) for std in stds)
-
-
-def _size(cases: list[BoundCase]) -> int:
-    """Numbers in the Jacobians of all cases."""
-    message = cases[0].message
-    entries = sum(p.numel() for p in message.parameters.values())  # type: ignore[attr-defined]
-    return len(cases) * cases[0].inputs.numel() * entries
 
 
 def _result(subject: Audited, best: Bound, trace: Bound, reason: str) -> BoundResult:

@@ -30,6 +30,12 @@ def fingerprint(subject: Audited) -> str:
 
 
 PLAIN = (bool, int, float, complex, str, bytes, type(None))
+PARTS: dict[type, tuple[str, ...]] = {
+    functools.partial: ("func", "args", "keywords"),
+    types.MethodType: ("__func__", "__self__"),
+    types.CodeType: ("co_code", "co_names", "co_consts"),
+}
+"""What is read of objects that Python makes."""
 OTHERS = ("gradveil", "torch", "builtins", "numpy", "functools", "collections", "abc", "typing")
 """Packages whose code is not read: their names stand for it, and the version of the cells."""
 
@@ -57,18 +63,16 @@ def state_of(thing: Any, seen: tuple[int, ...] = ()) -> Any:
         return sorted(repr(inner(part)) for part in thing)
     if isinstance(thing, dict):
         return [[repr(key), inner(part)] for key, part in thing.items()]
-    if isinstance(thing, functools.partial):
-        return ["partial", inner(thing.func), inner(thing.args), inner(thing.keywords)]
-    if isinstance(thing, types.MethodType):
-        return ["method", inner(thing.__func__), inner(thing.__self__)]
     if isinstance(thing, types.FunctionType):
         return _function(thing, inner)
-    if isinstance(thing, types.CodeType):
-        constants = [inner(part) for part in thing.co_consts]
-        return [thing.co_code.hex(), list(thing.co_names), constants]
     if isinstance(thing, type):
         return [f"{thing.__module__}.{thing.__qualname__}", _sources(thing)]
-    return [inner(type(thing)), _held(thing, inner)]
+    if type(thing) in PARTS:
+        return [type(thing).__name__, *(inner(getattr(thing, p)) for p in PARTS[type(thing)])]
+    if hasattr(thing, "__dict__"):
+        return [inner(type(thing)), inner(dict(sorted(vars(thing).items())))]
+    text = repr(thing)
+    return [inner(type(thing)), "" if " at 0x" in text else text]
 
 
 def _function(thing: types.FunctionType, inner: Any) -> list[Any]:
@@ -81,14 +85,6 @@ def _function(thing: types.FunctionType, inner: Any) -> list[Any]:
     used = sorted(closure.globals.items())
     values = [[key, inner(v)] for key, v in used if not isinstance(v, types.ModuleType)]
     return [name, *own, inner(thing.__code__), *values]
-
-
-def _held(thing: Any, inner: Any) -> Any:
-    attributes = getattr(thing, "__dict__", None)
-    if attributes is None:
-        text = repr(thing)
-        return "" if " at 0x" in text else text
-    return [[key, inner(value)] for key, value in sorted(attributes.items())]
 
 
 def _sources(kind: type) -> list[str]:

@@ -1,5 +1,6 @@
 """What all measurements of an audit share, whatever the defense: the `Laboratory`."""
 
+from copy import deepcopy
 from dataclasses import asdict, dataclass, field, is_dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -10,7 +11,7 @@ from torch import Tensor
 from gradveil._random import numbered_stream
 from gradveil.attacks import Attack
 from gradveil.catalog import build_defense, spec_of
-from gradveil.defenses import Defense
+from gradveil.defenses import Defended, Defense
 from gradveil.federated import Federation
 from gradveil.messages import trainable_parameters
 from gradveil.shapes import Public, Request
@@ -48,26 +49,22 @@ def blind_guess(subject: Audited, labels_known: bool) -> BlindGuess:
         usual = subject.known[0].mode(0).values
         wrong = (data.inputs != usual).double().mean(1)
         return BlindGuess(f"the most frequent {kind} token of each place", wrong)
+    guesses = {"mid-grey": torch.full_like(data.inputs, 0.5)}
     if public is not None:
         of = f"{len(public[0])} public examples"
         guesses = {f"the mean of {of}": data.to_pixels(public[0].mean(0).expand_as(data.inputs))}
-        own = data.targets
-        members = {}
         if labels_known and data.task == "classification":
-            members = {int(label): public[0][public[1] == label] for label in own.unique()}
-        if members and all(len(group) > 1 for group in members.values()):
-            means = torch.stack([members[int(label)].mean(0) for label in own])
-            guesses[f"the mean of its class among {of}"] = data.to_pixels(means)
+            members = [public[0][public[1] == label] for label in data.targets]
+            if all(len(group) > 1 for group in members):
+                means = torch.stack([group.mean(0) for group in members])
+                guesses[f"the mean of its class among {of}"] = data.to_pixels(means)
     elif len(data) > 1:
         others = (data.inputs.sum(0) - data.inputs) / (len(data) - 1)
         guesses = {"the mean of the other private examples": data.to_pixels(others)}
-    else:
-        guesses = {"mid-grey": torch.full_like(data.inputs, 0.5)}
-    truth = data.to_pixels(data.inputs)
-    rated = [
-        BlindGuess(name, (made - truth).square().flatten(1).mean(1), made)
-        for name, made in ((name, guess.clamp(0, 1)) for name, guess in guesses.items())
-    ]
+    truth, rated = data.to_pixels(data.inputs), []
+    for name, made in guesses.items():
+        made = made.clamp(0, 1)
+        rated.append(BlindGuess(name, (made - truth).square().flatten(1).mean(1), made))
     return min(rated, key=lambda guess: float(guess.errors.mean()))
 
 
@@ -78,11 +75,6 @@ class Laboratory:
     subject: Audited
     federation: Federation = field(default_factory=Federation)
     settings: Settings = field(default_factory=Settings)
-
-    @property
-    def seed(self) -> int:
-        """Of everything random."""
-        return self.settings.seed
 
     @property
     def moments(self) -> tuple[int, ...]:
@@ -108,7 +100,7 @@ class Laboratory:
             "threat": asdict(self.settings.threat),
             "seeds": self.settings.seeds,
             "training_seeds": self.settings.training_seeds,
-            "seed": self.seed,
+            "seed": self.settings.seed,
         }
 
     def after(self, defense: str, rounds: int) -> "Laboratory":
@@ -141,26 +133,34 @@ class Laboratory:
     def planned(self, defense: Defense, refresh_every: int = STILL) -> Defense:
         """The defense with its public plan made: measured once for all with equal needs."""
         own = with_public_plan(self.subject, defense, refresh_every)
-        if own is not defense:
-            assert isinstance(own.source, Public)
-            own.source.follow(self._plan(own))
+        if own is defense:
+            return own
+        needs, source = own.about.needs, own.source
+        assert isinstance(source, Public)
+        if needs.key not in self._plans:
+            plan = Public(source.examples, STILL, batch_size=source.batch_size)
+            inputs, targets = self.subject.batch(0)
+            message, stream = self.subject.message(targets), numbered_stream(self.settings.seed)
+            like = trainable_parameters(self.subject.model)
+            plan.given(Request(needs, like, message, inputs, stream))
+            self._plans[needs.key] = plan
+        source.follow(self._plans[needs.key])
         return own
+
+    def plan_of(self, text: str) -> str:
+        """What the levels of a defense are made from: "public", "model" ...; "" for none."""
+        built = build_defense(text, allow_imports=True)
+        return with_public_plan(self.subject, built).about.source
 
     @cached_property
     def _plans(self) -> dict[str, Public]:
         return {}
 
-    def _plan(self, defense: Defense) -> Public:
-        needs = defense.about.needs
-        if needs.key not in self._plans:
-            assert isinstance(defense.source, Public)
-            source = Public(defense.source.examples, STILL, batch_size=defense.source.batch_size)
-            inputs, targets = self.subject.batch(0)
-            like = trainable_parameters(self.subject.model)
-            stream = numbered_stream(self.seed)
-            source.given(Request(needs, like, self.subject.message(targets), inputs, stream))
-            self._plans[needs.key] = source
-        return self._plans[needs.key]
+    def respond(self, defense: Defense) -> Defended:
+        """What the defense does to the message of the first batch."""
+        inputs, targets = self.subject.batch(0)
+        stream = numbered_stream(self.settings.seed)
+        return deepcopy(defense).respond(self.subject.message(targets), inputs, stream)
 
 
 def with_public_plan(subject: Audited, defense: Defense, refresh_every: int = STILL) -> Defense:

@@ -1,7 +1,7 @@
 """Strengths of defenses: one number, from nearly nothing to far too much."""
 
 import math
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
@@ -14,6 +14,7 @@ from gradveil.catalog import Spec, build_defense, spec_of
 from gradveil.defenses import Defense
 from gradveil.messages import values_of
 
+from .._result import PrivacyResult, Releases, privacy_of
 from .._subject import Audited
 
 RATIO, CLAMPED = 0.9, 0.01
@@ -70,19 +71,23 @@ class Axis:
             return str(self.spec.with_(noise=noise.with_(scale=amount)))
         return str(self.spec.with_(**{self.swept: amount}))
 
+    def privacy(self, strength: float, releases: Releases) -> PrivacyResult | None:
+        """What the accountant says of a strength."""
+        return privacy_of(build_defense(self.at(strength), allow_imports=True), releases)
+
     def within(self, strength: float) -> float:
         """The nearest strength that makes sense: 99.99 % are pruned at most."""
         low, high = LIMITS.get(self.swept, (-math.inf, math.inf))
         return min(max(strength, low), high)
 
 
-def digits(value: float, count: int = 3) -> float:
-    """A number rounded to so many significant digits.
+def digits(value: float) -> float:
+    """A number rounded to three significant digits.
 
-    >>> digits(0.012345), digits(0.012345678, 6)
-    (0.0123, 0.0123457)
+    >>> digits(0.012345)
+    0.0123
     """
-    return float(f"{value:.{count}g}")
+    return float(f"{value:.3g}")
 
 
 class Usual(NamedTuple):
@@ -139,27 +144,9 @@ def parse_defense(asked: str | Defense) -> tuple[Spec, Defense]:
 
 
 def _axis(asked: str | Defense, subject: Audited, usual: Usual) -> Axis:
+    """Usual values for what is not varied, and strengths for what is."""
     spec, defense = parse_defense(asked)
-    missing = spec.missing
-    spec = spec.completed().with_(**_filled(spec, missing, subject, usual))
-    swept = next((amount for amount in SWEPT if amount in missing), "")
-    axis = Axis(_name(defense), spec, swept)
-    if not swept:
-        return axis
-    if swept == "ratio":
-        return replace(axis, start=PRUNED)
-    middle = usual.scale  # noise is about as large as the message
-    if swept == "noise_multiplier":
-        divisor = 1 if subject.local is not None else subject.batch_size
-        middle *= divisor / spec.arguments["clip"]
-    powers = [math.log10(middle) + power for power in START]
-    return replace(axis, start=tuple(dict.fromkeys(map(axis.within, powers))))
-
-
-def _filled(
-    spec: Spec, missing: Collection[str], subject: Audited, usual: Usual
-) -> dict[str, object]:
-    """Usual values for what is not varied."""
+    missing, options = spec.missing, spec.completed().arguments
     values: dict[str, object] = {}
     private = "noise_multiplier" in missing
     if "clip" in missing:
@@ -169,8 +156,18 @@ def _filled(
     if private and subject.local is not None:
         values["unit"] = "client"
     elif private:
-        values["batch_size"] = spec.completed().arguments.get("batch_size", subject.batch_size)
-    return values
+        values["batch_size"] = options.get("batch_size", subject.batch_size)
+    spec = spec.completed().with_(**values)
+    swept = next((amount for amount in SWEPT if amount in missing), "")
+    start: tuple[float, ...] = PRUNED if swept else (0.0,)
+    if swept not in ("", "ratio"):
+        middle = usual.scale  # noise is about as large as the message
+        if private:
+            divisor = 1 if subject.local is not None else subject.batch_size
+            middle *= divisor / spec.arguments["clip"]
+        start = tuple(math.log10(middle) + power for power in START)
+    axis = Axis(_name(defense), spec, swept)
+    return replace(axis, start=tuple(dict.fromkeys(map(axis.within, start))))
 
 
 def _name(defense: Defense) -> str:

@@ -2,21 +2,8 @@
 
 from ._numbers import number, plural, share
 from ._tables import points_table, summary_table
-from ._words import (
-    answer_of,
-    audited,
-    first_sentences,
-    headline,
-    notes,
-    verdict,
-)
-from ._write import (
-    check_folder,
-    csv_text,
-    render_report,
-    write_report,
-    write_results,
-)
+from ._words import answer_of, audited, first_sentences, headline, notes, verdict
+from ._write import check_folder, csv_text, render_report, write_results
 
 # What `__all__` does not list is for our own packages.
 __all__ = ["render_report", "write_results"]

@@ -39,7 +39,7 @@ def hues(result: AuditResult) -> dict[str, str]:
     """The colour of each defense by name: that of its curve; the undefended message is grey."""
     curves = result.frontier.curves
     found = {curve.name: hue for curve, hue in zip(curves, cycle(HUES), strict=False)}
-    of_points = {point.defense: found[curve.name] for curve, point in result.frontier.points()}
+    of_points = {point.defense: found[curve.name] for curve in curves for point in curve.points}
     return {d.name: of_points.get(d.defense, GREY) for d in result.defenses} | found
 
 
@@ -62,15 +62,10 @@ class Metric:
     chance: float | None = None
     """A value to compare with."""
 
-    def drawn(self, value: Interval) -> Interval:
-        """A value with its interval where it is drawn."""
-        low, high = sorted(self.height(end) for end in (value.low, value.high))
-        return Interval(self.height(value.mean), low, high)
-
 
 def metrics(result: AuditResult) -> list[Metric]:
     """Those that were measured, the strongest attack first."""
-    points = [point for _, point in result.frontier.all_points()]
+    points = [point for _, point in result.frontier.points()]
     count = max((told.candidates for point in points if (told := point.told_apart)), default=0)
     image = result.setup.is_image
     middle = ("recognisable", "blurred") if image else ("much recovered", "some recovered")
@@ -109,7 +104,7 @@ def error_height(error: float) -> float:
 def edge_of(result: AuditResult) -> float:
     """Where the axis of losses ends; losses beyond, and of what diverged, are drawn there."""
     frontier = result.frontier
-    losses = [point.loss.mean for _, point in frontier.all_points() if point.loss]
+    losses = [point.loss.mean for _, point in frontier.points() if point.loss]
     known = [loss for loss in losses if math.isfinite(loss)] or [0.0]
     plain = frontier.undefended.loss
     start = [frontier.loss_before, plain.mean if plain else None]
@@ -118,19 +113,21 @@ def edge_of(result: AuditResult) -> float:
     return max(edge, low) + 0.03 * abs(edge - low)
 
 
-def is_beyond(point: Point, edge: float) -> bool:
+def has_beyond(result: AuditResult) -> bool:
     """Whether a point is drawn at the edge."""
-    return point.loss is not None and not point.loss.mean < edge
+    edge = edge_of(result)
+    return any(p.loss is not None and not p.loss.mean < edge for _, p in result.frontier.points())
 
 
-def _within(loss: Interval, edge: float) -> Interval:
-    """Where a loss is drawn."""
-    return Interval(*(min(end, edge) for end in (loss.mean, loss.low, loss.high)))
+def _drawn(value: Interval, place: Callable[[float], float]) -> Interval:
+    """A value with its interval where it is drawn."""
+    low, high = sorted((place(value.low), place(value.high)))
+    return Interval(place(value.mean), low, high)
 
 
 def frontier_figures(result: AuditResult) -> dict[str, Figure]:
     """The picture for each kind of leakage, by its key, the first first; none without training."""
-    if all(point.loss is None for _, point in result.frontier.all_points()):
+    if all(point.loss is None for _, point in result.frontier.points()):
         return {}
     return {metric.key: _figure(result, metric, edge_of(result)) for metric in metrics(result)}
 
@@ -150,10 +147,10 @@ def _figure(result: AuditResult, metric: Metric, edge: float) -> Figure:
 def _curve(result: AuditResult, metric: Metric, edge: float, curve: Curve) -> Figure:
     """Marks with their intervals and hover texts; plotly reads a little HTML in names."""
     color = hues(result).get(curve.name, GREY)
-    points = [point for point in curve.points if point.loss and metric.value(point)]
-    xs = [_within(point.loss, edge) for point in points if point.loss]
-    ys = [metric.drawn(y) for point in points if (y := metric.value(point))]
-    marks = ["triangle-right" if is_beyond(point, edge) else "circle" for point in points]
+    points = [(p, p.loss, y) for p in curve.points if p.loss and (y := metric.value(p))]
+    xs = [_drawn(loss, lambda end: min(end, edge)) for _, loss, _ in points]
+    ys = [_drawn(y, metric.height) for _, _, y in points]
+    marks = ["circle" if loss.mean < edge else "triangle-right" for _, loss, _ in points]
     trace = {
         "type": "scatter",
         "name": escape(curve.name, quote=False),
@@ -161,7 +158,7 @@ def _curve(result: AuditResult, metric: Metric, edge: float, curve: Curve) -> Fi
         "y": [y.mean for y in ys],
         "error_x": _bars(xs, f"{color}80"),
         "error_y": _bars(ys, color),
-        "hovertext": [_hover(result, curve, point) for point in points],
+        "hovertext": [_hover(result, curve, point) for point, _, _ in points],
         "hoverinfo": "text",
         "meta": {"defense": curve.name},
         "mode": "lines+markers",
@@ -194,7 +191,7 @@ def _rings(frontier: Frontier, metric: Metric, edge: float) -> Iterator[Figure]:
         if found is None or found[1].loss is None or (y := metric.value(found[1])) is None:
             continue
         words = "recommended" if answer.reached else "nearest"
-        x, plain = _within(found[1].loss, edge).mean, frontier.undefended.loss
+        x, plain = min(found[1].loss.mean, edge), frontier.undefended.loss
         start = plain.mean if plain else x
         yield {
             "type": "scatter",

@@ -55,15 +55,6 @@ def share(value: float | None) -> str:
     return f"{percents:,.0f} %" if percents >= 9.95 else f"{percents:.2g} %"
 
 
-def size(count: int) -> str:
-    """A number of bytes.
-
-    >>> size(512), size(478120), size(3_200_000)
-    ('0.512 kB', '478 kB', '3,200 kB')
-    """
-    return f"{number(count / 1000)} kB"
-
-
 def plural(count: int, noun: str) -> str:
     """A count with its noun.
 

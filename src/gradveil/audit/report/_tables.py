@@ -15,10 +15,10 @@ from .._result import (
     Curve,
     DefenseResult,
     Frontier,
+    LayerResult,
     Point,
-    Releases,
 )
-from ._numbers import ABSENT, interval, named, number, plural, setting, share, size
+from ._numbers import ABSENT, interval, named, number, plural, setting, share
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,7 @@ class Cell:
     """Whether it says that there is no guarantee."""
 
 
-UNPROVED = Cell("no guarantee", unproved=True)
+UNPROVED, EMPTY = Cell("no guarantee", unproved=True), Cell(ABSENT)
 
 
 @dataclass(frozen=True)
@@ -66,7 +66,7 @@ class Table:
 def _table(name: str, caption: str, rows: Sequence[Row]) -> Table:
     """A table of these rows; a column of which no row says anything is left out."""
     shown = [column for column in rows[0] if any(row[column] for row in rows)] if rows else []
-    cells = tuple(tuple(row[column] or Cell(ABSENT) for column in shown) for row in rows)
+    cells = tuple(tuple(row[column] or EMPTY for column in shown) for row in rows)
     return Table(name, caption, tuple(shown), cells)
 
 
@@ -77,40 +77,38 @@ def summary_table(result: AuditResult) -> Table:
 
 
 def _summary_row(result: AuditResult, defense: DefenseResult) -> Row:
-    bound, releases = defense.bound, result.setup.releases
-    plan = "yes" if bound and bound.counts_plan else "no"
-    ceiling = (
-        (_number(bound.psnr_ceiling) if bound else UNPROVED) if result.setup.is_image else None
-    )
+    bound = defense.bound
+    prior, plan, ceiling, trace = ABSENT, ABSENT, UNPROVED, UNPROVED
+    if bound is not None:
+        prior, plan = bound.prior, "yes" if bound.counts_plan else "no"
+        ceiling, trace = _number(bound.psnr_ceiling), _number(bound.trace_mse)
     return {
         Column("Defense", words=True): _words(defense.name, setting(defense.defense)),
         Column("Signal kept", "U1; 1 is all"): _number(defense.utility_first),
         Column("Noise", "U2; 0 is none"): _number(defense.utility_second),
         Column("Reference error", "theory, per entry", notes=False): _bound(bound),
-        Column("Reference PSNR", "theory, dB", brief=False): ceiling,
-        Column("Simple form", "trace; per entry", brief=False): (
-            _number(bound.trace_mse) if bound else UNPROVED
+        Column("Reference PSNR", "theory, dB", brief=False): (
+            ceiling if result.setup.is_image else None
         ),
-        Column("A limit for", "data that are", True, False): _words(
-            bound.prior if bound else ABSENT
-        ),
-        Column("Counts noise levels", "what they reveal", True, False): (
-            _words(plan if bound else ABSENT)
-        ),
-        **_privacy(result, defense, releases),
+        Column("Simple form", "trace; per entry", brief=False): trace,
+        Column("A limit for", "data that are", True, False): _words(prior),
+        Column("Counts noise levels", "what they reveal", True, False): _words(plan),
+        **_privacy(result, defense),
         Column("Formal privacy", words=True, brief=False): _words(defense.formal_privacy),
-        Column("Message", "size"): Cell(size(defense.bytes_sent), float(defense.bytes_sent)),
+        Column("Message", "size"): Cell(
+            f"{number(defense.bytes_sent / 1000)} kB", float(defense.bytes_sent)
+        ),
         Column("Time", "× undefended"): Cell(f"{number(defense.time_ratio)} ×", defense.time_ratio),
     }
 
 
-def _privacy(result: AuditResult, defense: DefenseResult, releases: Releases) -> Row:
+def _privacy(result: AuditResult, defense: DefenseResult) -> Row:
     """What is stated of ε and recognition; of nothing where no defense states it."""
     stated = next((d.privacy for d in result.defenses if d.privacy), None)
     if stated is None:
         return {}
-    one, rate = defense.privacy, releases.sample_rate
-    cells = [UNPROVED] * 3
+    releases, one, cells = result.setup.releases, defense.privacy, [UNPROVED] * 3
+    rate = releases.sample_rate
     if one is not None:
         most = f"{share(one.recognition_rounds)} with all rounds"
         cells = [
@@ -165,10 +163,16 @@ def attack_names(result: AuditResult) -> dict[str, str]:
     return {s: n if short.count(n) == 1 else s for s, n in zip(specs, short, strict=True)}
 
 
+def attackers(result: AuditResult) -> dict[bool, list[str]]:
+    """The names of the attacks that know the defense, and of those that do not."""
+    names = attack_names(result)
+    knows = {a.attack: a.knows_defense for d in result.defenses for a in d.attacks}
+    return {aware: [names[a] for a in knows if knows[a] is aware] for aware in (True, False)}
+
+
 def attack_table(result: AuditResult) -> Table:
     """One row for each defense and attack."""
-    pairs = [(defense, attack) for defense in result.defenses for attack in defense.attacks]
-    rows = [_attack_row(result, defense, attack) for defense, attack in pairs]
+    rows = [_attack_row(result, d, attack) for d in result.defenses for attack in d.attacks]
     return _table("attacks", "What each attack reached", rows)
 
 
@@ -201,20 +205,20 @@ def layer_table(result: AuditResult) -> Table:
     for name, entries in sizes.items():
         row: Row = {Column("Tensor", words=True): _words(name, plural(entries, "entry"))}
         for defense in result.defenses:
-            layer = next((one for one in defense.layers if one.name == name), None)
-            cell = None
-            if layer is not None:
-                kept = "" if layer.kept >= 1 else f"{share(layer.kept)} sent"
-                noise = number(layer.noise) if layer.noise else "no noise"
-                cell = Cell(noise, layer.noise, kept)
-            row[Column(defense.name)] = cell
+            layers = {layer.name: layer for layer in defense.layers}
+            row[Column(defense.name)] = _layer(layers[name]) if name in layers else None
         rows.append(row)
     return _table("layers", "Noise and share sent, by tensor and defense", rows)
 
 
+def _layer(layer: LayerResult) -> Cell:
+    noise = number(layer.noise) if layer.noise else "no noise"
+    return Cell(noise, layer.noise, "" if layer.kept >= 1 else f"{share(layer.kept)} sent")
+
+
 def points_table(result: AuditResult) -> Table:
     """One row for each defense and strength, the undefended message first."""
-    rows = [point_row(result, curve, point) for curve, point in result.frontier.all_points()]
+    rows = [point_row(result, curve, point) for curve, point in result.frontier.points()]
     caption = "Every defense at every strength: what leaks, and what training loses"
     return _table("points", caption, rows)
 
@@ -222,27 +226,30 @@ def points_table(result: AuditResult) -> Table:
 def point_row(result: AuditResult, curve: Curve, point: Point) -> Row:
     """What leaks at one strength, and what it costs."""
     frontier, leak, told = result.frontier, point.strongest, point.told_apart
-    known = told or next((t for _, p in frontier.all_points() if (t := p.told_apart)), None)
+    known = told or next((t for _, p in frontier.points() if (t := p.told_apart)), None)
     alike = " of its class" if known and known.one_class else ""
     picked = f"right one of {known.candidates}{alike}" if known else ""
-    rate = _share(told.rate if told else None)
-    bits = f", {number(told.bits.mean)} bits" if told else ""
+    rate = EMPTY if known else None
+    if told is not None:
+        rate = _share(told.rate)
+        rate = replace(rate, note=f"{rate.note}, {number(told.bits.mean)} bits")
+    copies = Cell(f"{leak.copies} of {leak.examples}", float(leak.copies)) if leak else None
     holds = "" if point.bound is None or point.bound_holds else "no guarantee here"
     rounds = plural(result.setup.federation.rounds, "round")
     goals = _answers_at(frontier, point)
+    strength = setting(point.defense) or ABSENT
+    if point.amount is not None and curve.amount_name:
+        name = curve.amount_name.replace("_", " ").removeprefix("noise ")
+        strength = f"{name} {point.amount:.3g}"
     return {
         Column("Defense", words=True): _words(curve.name),
-        Column("Strength", words=True): Cell(strength(curve, point), point.amount, goals),
+        Column("Strength", words=True): Cell(strength, point.amount, goals),
         Column("Error left", "in % of a blind guess's"): _share(leak.error if leak else None),
         Column("PSNR", "dB; less is safer", notes=False): (
             _estimate(leak.psnr) if leak and leak.psnr else None
         ),
-        Column("Near copies", brief=False): (
-            Cell(f"{leak.copies} of {leak.examples}", float(leak.copies)) if leak else None
-        ),
-        Column("Picked out", picked, notes=False): (
-            replace(rate, note=f"{rate.note}{bits}") if known else None
-        ),
+        Column("Near copies", brief=False): copies,
+        Column("Picked out", picked, notes=False): rate,
         Column("Loss", f"after {rounds}"): _loss(point),
         Column("Extra loss", "over undefended", brief=False): _extra(point),
         Column("Right classes", "on other examples", brief=False): _share(point.accuracy),
@@ -251,14 +258,6 @@ def point_row(result: AuditResult, curve: Curve, point: Point) -> Row:
         ),
         Column("ε", "promise"): Cell(number(point.epsilon), point.epsilon),
     }
-
-
-def strength(curve: Curve, point: Point) -> str:
-    """What was varied with its number; all numbers of the setting where nothing is said."""
-    if point.amount is None or not curve.amount_name:
-        return setting(point.defense) or ABSENT
-    name = curve.amount_name.replace("_", " ").removeprefix("noise ")
-    return f"{name} {point.amount:.3g}"
 
 
 def _answers_at(frontier: Frontier, point: Point) -> str:
@@ -281,7 +280,7 @@ def _loss(point: Point) -> Cell:
 def _extra(point: Point) -> Cell:
     extra = point.extra_loss
     if extra is None or not math.isfinite(extra.mean):
-        return Cell(ABSENT)
+        return EMPTY
     low, mean, high = (f"{100 * value:+,.0f}" for value in (extra.low, extra.mean, extra.high))
     return Cell(f"{mean} %", extra.mean, f"[{low}, {high}]")
 
@@ -300,6 +299,6 @@ def _estimate(value: Interval | None) -> Cell:
 
 def _share(value: Interval | None) -> Cell:
     if value is None:
-        return Cell(ABSENT)
+        return EMPTY
     low, high = (share(end).removesuffix(" %") for end in (value.low, value.high))
     return Cell(share(value.mean), value.mean, f"[{low}, {high}]")

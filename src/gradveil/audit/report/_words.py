@@ -1,17 +1,16 @@
 """The report's sentences, made from its numbers and nothing else."""
 
 import math
-from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any
 
 import gradveil
-from gradveil.catalog import DEFENSES, Spec, build_defense, shown_name
+from gradveil.catalog import DEFENSES, Spec, shown_name
 
-from .._result import Answer, AuditResult, BoundResult, Frontier, Point, Releases
+from .._result import Answer, AuditResult, Frontier, Point, Promise, Releases
 from .._settings import Goal
 from ..answer import Setting, Solved
-from ..measure import Laboratory, Search, with_public_plan
+from ..measure import Laboratory, Search
 from ._numbers import named, number, plural, share
 
 COPY, RECOGNISABLE, NOTHING = 0.1, 0.4, 0.9
@@ -27,27 +26,14 @@ OUTCOMES = {
 """By the largest error, of images and of values."""
 
 CANNOT_JUDGE = "These attacks cannot judge this model"
+BLIND = "without a defense they are no better than a blind guess."
 
 KNOWS_MORE = "An attacker who knows more about the data may get further."
-"""What follows `no_further`: attacks without public examples say nothing of one who has them."""
+"""What follows `NO_FURTHER`: attacks without public examples say nothing of one who has them."""
 
 
-class Sentence(NamedTuple):
-    """A sentence with what it answers."""
-
-    asks: str
-    text: str
-
-
-def no_further(strongest: str) -> str:
-    """All that may be said where no attack that was run, the strongest named, beats a blind guess.
-
-    >>> no_further("adaptive")
-    'The attacks that were run (the strongest: adaptive) got no further than a blind guess'
-    """
-    return (
-        f"The attacks that were run (the strongest: {strongest}) got no further than a blind guess"
-    )
+NO_FURTHER = "The attacks that were run (the strongest: {}) got no further than a blind guess"
+"""All that may be said where no attack that was run, the strongest named, beats a blind guess."""
 
 
 def recovered(point: Point, is_image: bool) -> str:
@@ -66,7 +52,7 @@ def recovered(point: Point, is_image: bool) -> str:
         what = "images" if is_image else "examples"
         found = f"near copies of {leak.copies} of {leak.examples} {what}"
     elif outcome is None:
-        return f"{no_further(f'{attack}, {numbers}')}. {KNOWS_MORE}"
+        return f"{NO_FURTHER.format(f'{attack}, {numbers}')}. {KNOWS_MORE}"
     else:
         found = outcome[not is_image]
     return f"The strongest attack, {attack}, rebuilds {found} ({numbers})."
@@ -79,7 +65,7 @@ def picked_out(point: Point) -> str:
         return ""
     return (
         f"Given {told.candidates} candidates, one who knows the rest of the batch picks the right"
-        f" one in {share(told.rate.mean)} of the trials (chance: {share(told.chance)})."
+        f" one in {share(told.rate.mean)} of the trials (chance: {share(1 / told.candidates)})."
     )
 
 
@@ -101,43 +87,29 @@ def joined(*sentences: str) -> str:
 
 
 def verdict(
-    point: Point,
-    bound: BoundResult | None,
-    guess_error: float,
-    is_image: bool,
-    no_guarantee: str = "",
-    *,
-    able: bool = True,
+    point: Point, promise: Promise, guess_error: float, is_image: bool, *, able: bool = True
 ) -> str:
     """What the strongest attack found in this run, and what is guaranteed beyond it.
 
-    Where the attacks cannot judge, that they got no further is no merit of the defense, and what
-    the exact attacker tells apart is said instead.
-
-    Args:
-        point: What was measured of the defense.
-        bound: What the theory says.
-        guess_error: The mean squared error in [0, 1] units of guessing the mean.
-        is_image: Whether the words may speak of images.
-        no_guarantee: Why the theory promises nothing, where it does not.
-        able: Whether the attacks can judge this model.
+    Where the attacks are not able to judge, that they got no further is no merit of the defense,
+    and what the exact attacker tells apart is said instead. Of a guess of the mean the squared
+    error is given, in [0, 1] units.
     """
-    what = "images" if is_image else "values"
-    promise = f"Nothing is guaranteed: {no_guarantee}".removesuffix(": ") + "."
+    what, bound = "images" if is_image else "values", promise.bound
+    promised = f"Nothing is guaranteed: {promise.no_guarantee}".removesuffix(": ") + "."
     if bound is not None and bound.holds:
         near = bound.mse_pixels is not None and bound.mse_pixels <= COPY * guess_error
-        promise = (
+        promised = (
             f"Its Gaussian reference error is {bound.mse:.2g} per entry: a limit if the data were"
             f" Gaussian, not a guarantee for {what}"
             f"{f'; it does not exclude near copies of the {what}' if near else ''}."
         )
     if point.strongest is None:
-        return f"Not attacked in this run. {promise}"
-    if not able:
-        blind = "without a defense they are no better than a blind guess."
-        told = picked_out(point) or "Nothing was measured that could."
-        return f"{CANNOT_JUDGE}: {blind} {told} {promise}"
-    return f"{recovered(point, is_image)} {promise}"
+        return f"Not attacked in this run. {promised}"
+    if able:
+        return f"{recovered(point, is_image)} {promised}"
+    told = picked_out(point) or "Nothing was measured that could."
+    return f"{CANNOT_JUDGE}: {BLIND} {told} {promised}"
 
 
 def headline(result: AuditResult) -> str:
@@ -150,26 +122,29 @@ def headline(result: AuditResult) -> str:
     return f"Use {named(answer.name, answer.defense)}"
 
 
-def first_sentences(result: AuditResult) -> list[Sentence]:
-    """What leaks without a defense, what to use or what was compared, and how sure that is."""
-    frontier, answer = result.frontier, result.frontier.main
-    plain, image = frontier.undefended, result.setup.is_image
+def first_sentences(result: AuditResult) -> list[tuple[str, str]]:
+    """What leaks without a defense, what to use or what was compared, and how sure that is.
+
+    Each with what it answers.
+    """
+    frontier, answer, setup = result.frontier, result.frontier.main, result.setup
     judged = "" if result.can_judge else f"{CANNOT_JUDGE}."
-    found = [Sentence("Without a defense", joined(judged, recovered(plain, image)))]
+    plain = joined(judged, recovered(frontier.undefended, setup.is_image))
     if answer is None:
-        setup, example = result.setup, "image" if image else "example"
         sure = (
             f"This was measured on {plural(setup.batches, 'batch')} of"
-            f" {plural(setup.batch_size, example)} with {plural(setup.seeds, 'seed')} each, not"
-            " proved; a stronger attack may find more."
+            f" {plural(setup.batch_size, 'image' if setup.is_image else 'example')} with"
+            f" {plural(setup.seeds, 'seed')} each, not proved; a stronger attack may find more."
         )
-        return [*found, Sentence("How sure this is", sure)]
+        return [("Without a defense", plain), ("How sure this is", sure)]
     before = frontier.answers[: frontier.answers.index(answer)]
     titles = " or ".join(f"“{one.title}”" for one in before if not one.reached)
     missed = f"No setting reaches {titles}." if titles else ""
-    asks = "Recommended" if answer.reached else "Not reached"
-    found.append(Sentence(asks, joined(missed, answer.sentence)))
-    return [*found, Sentence("How sure this is", joined(answer.rests_on, answer.not_promised))]
+    return [
+        ("Without a defense", plain),
+        ("Recommended" if answer.reached else "Not reached", joined(missed, answer.sentence)),
+        ("How sure this is", joined(answer.rests_on, answer.not_promised)),
+    ]
 
 
 def audited(result: AuditResult) -> str:
@@ -215,16 +190,12 @@ def below_reference(result: AuditResult) -> str:
     below = [d.name for d, bound in bounded if any(a.mse.high < bound.mse for a in d.attacks)]
     if not below:
         return ""
+    names = " and ".join(filter(None, (", ".join(below[:-1]), below[-1])))
     return (
-        f"An attack went below the reference error for {_list(below)}. That error is a limit for"
+        f"An attack went below the reference error for {names}. That error is a limit for"
         f" Gaussian data, not a guarantee for {'images' if result.setup.is_image else 'inputs'}:"
         " these are easier to guess, so it does not protect them."
     )
-
-
-def _list(parts: Sequence[str]) -> str:
-    """Words with commas and "and"."""
-    return " and ".join(filter(None, (", ".join(parts[:-1]), parts[-1])))
 
 
 MEANINGLESS = 20.0
@@ -245,24 +216,22 @@ def python_line(defense: str, plan: str) -> str:
     >>> python_line("optimal-noise(scale=0.012)", "model")
     'defense = gradveil.OptimalNoise(scale=0.012)'
     """
-    made = _call(Spec.parse(defense))
+    made = _python(Spec.parse(defense))
     if plan == "public":
         public = "source=gradveil.Public((public_inputs, public_targets))"
         made = f"{made.removesuffix(')')}, {public})"
     return f"defense = {made}"
 
 
-def _call(spec: Spec) -> str:
-    name = spec.name.replace(":", ".")
+def _python(value: Any) -> str:
+    if not isinstance(value, Spec):
+        return repr(value)
+    name = value.name.replace(":", ".")
     if name in DEFENSES:
         made = DEFENSES[name].build.__name__
         name = f"gradveil.{made}" if made in gradveil.__all__ else f"gradveil.defenses.{made}"
-    items = [f"{key}={_text(value)}" for key, value in spec.arguments.items()]
+    items = [f"{key}={_python(part)}" for key, part in value.arguments.items()]
     return f"{name}({', '.join(items)})"
-
-
-def _text(value: Any) -> str:
-    return _call(value) if isinstance(value, Spec) else repr(value)
 
 
 def answer_of(solved: Solved, laboratory: Laboratory, plain: Point) -> Answer:
@@ -271,27 +240,22 @@ def answer_of(solved: Solved, laboratory: Laboratory, plain: Point) -> Answer:
     answer = Answer(solved.wish.title, goals, solved.best is not None, UNJUDGED)
     if not solved.judged:
         return answer
-    shown = solved.best or solved.nearest or solved.within_cost
+    shown = solved.shown
     if shown is None:
         sentence, rests_on = _none_reaches(solved, plain), _rests_on(laboratory, plain)
         return replace(answer, sentence=sentence, rests_on=rests_on, not_promised=NOT_REACHED)
-    text, subject = shown.point.defense, laboratory.subject
-    defense, use = with_public_plan(subject, build_defense(text, allow_imports=True)), _named(shown)
+    text, use = shown.point.defense, named(shown.axis.name, shown.point.defense)
     found = f"Use {use}." if answer.reached else f"{_missed(solved)} The nearest is {use}."
     return replace(
         answer,
-        sentence=joined(found, what_it_does(shown.point, plain, subject.is_image)),
+        sentence=joined(found, what_it_does(shown.point, plain, laboratory.subject.is_image)),
         name=shown.axis.name,
         defense=text,
-        python=python_line(text, defense.about.source),
+        python=python_line(text, laboratory.plan_of(text)),
         rests_on=_rests_on(laboratory, shown.point),
         not_promised=_not_promised(shown.point, laboratory.settings.releases),
         equal=solved.equal,
     )
-
-
-def _named(setting: Setting) -> str:
-    return named(setting.axis.name, setting.point.defense)
 
 
 def _missed(solved: Solved) -> str:
@@ -310,9 +274,10 @@ def _says(goal: Goal, setting: Setting, merit: str) -> str:
     value = goal.value(setting.point)
     if value is None:
         return ""
+    name = named(setting.axis.name, setting.point.defense)
     return (
-        f"The best that {merit}, {_named(setting)}, has {goal.shown(value)} (worse end of the"
-        f" interval) where {goal.shown(goal.limit)} is asked."
+        f"The best that {merit}, {name}, has {goal.shown(value)} (worse end of the interval) where"
+        f" {goal.shown(goal.limit)} is asked."
     )
 
 

@@ -7,47 +7,90 @@ import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from tempfile import TemporaryFile
-from typing import Any
+from typing import Any, NamedTuple
 
 from gradveil._extras import require
 from gradveil._files import write_atomically
 from gradveil.catalog import shown_name
 
 from .._result import AuditResult
-from ._charts import edge_of, frontier_figures, hues, is_beyond, metrics
-from ._gallery import first_strips, gallery
+from ._charts import frontier_figures, has_beyond, hues, metrics
 from ._numbers import number
 from ._tables import (
     attack_names,
     attack_table,
+    attackers,
     layer_table,
     points_table,
     rounds_table,
     summary_table,
 )
-from ._words import (
-    audited,
-    below_reference,
-    first_sentences,
-    headline,
-)
+from ._words import audited, below_reference, first_sentences, headline
 
 FILE = "report.html"
 
+MOST = 8
+"""Pictures in a row of the first screen."""
 
-def write_report(result: AuditResult, folder: Path) -> Path:
-    """Write `report.html` into a folder, whole or not at all; returns its path.
 
-    It holds its charts' code, its pictures and its style, and asks for nothing else: a content
-    security policy forbids every request. The same result gives the same bytes.
-    """
-    path = Path(folder) / FILE
-    write_atomically(path, render_report(result))
-    return path
+class Strip(NamedTuple):
+    """One row of pictures in the order of the originals."""
+
+    label: str
+    pngs: Sequence[str]
+    """PNG files in base64."""
+    how: str = ""
+    """They were rebuilt, for who cannot see them."""
+    captions: Sequence[str] = ()
+    """Decibels, where they are shown."""
+
+
+def first_strips(result: AuditResult) -> list[Strip]:
+    """The originals, rebuilt without a defense and under the answer; none without pictures."""
+    frontier, answer = result.frontier, result.frontier.main
+    rows = [("no defense", "without a defense", frontier.undefended)]
+    if answer and (found := frontier.setting(answer)):
+        missed = "" if answer.reached else " (goal missed)"
+        rows.append((answer.name, f"under {answer.name}{missed}", found[1]))
+    rebuilt = []
+    for name, where, point in rows:
+        if (leak := point.strongest) and leak.pictures:
+            psnr = f", {number(leak.psnr.mean)} dB" if leak.psnr else ""
+            label = f"Rebuilt {where}, round {leak.round}{psnr}"
+            rebuilt.append(Strip(label, leak.pictures[:MOST], f" as it was rebuilt under {name}"))
+    if not rebuilt or not result.originals:
+        return []
+    return [Strip("The originals", result.originals[:MOST]), *rebuilt]
+
+
+def gallery(result: AuditResult) -> dict[str, list[Strip]]:
+    """The originals and what each attack made of them, for each defense that has pictures."""
+    names, found = attack_names(result), {}
+    for defense in result.defenses:
+        strips = [Strip("original", result.originals)]
+        for attack in defense.attacks:
+            name, run = names[attack.attack], attack.runs[0]
+            how = f" as {name} rebuilt it under {defense.name}"
+            strips += [Strip(name, run.pictures, how, [*map(number, run.psnr or ())])]
+        if any(strip.pngs for strip in strips[1:]):
+            found[defense.name] = [strip for strip in strips if strip.pngs]
+    return found
+
+
+PARTS = (
+    headline, audited, first_sentences, below_reference, points_table, rounds_table, summary_table,
+    attack_table, layer_table, attack_names, attackers, metrics, hues, frontier_figures, has_beyond,
+    first_strips, gallery,
+)  # fmt: skip
+"""What the templates are given of a result, each by its function's name."""
 
 
 def render_report(result: AuditResult) -> str:
-    """The report as HTML."""
+    """The report as HTML: the same result gives the same bytes.
+
+    It holds its charts' code, its pictures and its style, and asks for nothing else: a content
+    security policy forbids every request.
+    """
     require("the audit's report", "gradveil[audit]", "jinja2", "plotly")
     from jinja2 import Environment, PackageLoader, StrictUndefined
 
@@ -59,38 +102,10 @@ def render_report(result: AuditResult) -> str:
         lstrip_blocks=True,
     )
     environment.filters["number"] = number
-    return environment.get_template(FILE).render(_context(result))
-
-
-def _context(result: AuditResult) -> Mapping[str, Any]:
-    frontier, edge = result.frontier, edge_of(result)
-    charts, names = frontier_figures(result), attack_names(result)
-    points = [point for _, point in frontier.all_points()]
-    knows = {a.attack: a.knows_defense for d in result.defenses for a in d.attacks}
-    return {
-        "result": result,
-        "setup": result.setup,
-        "frontier": frontier,
-        "swept": bool(frontier.answers) or any(len(c.points) > 1 for c in frontier.curves),
-        "headline": headline(result),
-        "audited": audited(result),
-        "sentences": first_sentences(result),
-        "strips": first_strips(result),
-        "metrics": metrics(result),
-        "edge": any(is_beyond(point, edge) for point in points),
-        "rounds": rounds_table(result) if len(frontier.moments) > 1 else None,
-        "points": points_table(result),
-        "below_reference": below_reference(result),
-        "summary": summary_table(result),
-        "attacks": attack_table(result),
-        "names": names,
-        "hues": hues(result),
-        "gallery": gallery(result),
-        "layers": layer_table(result),
-        "attackers": {w: [names[a] for a in knows if knows[a] is w] for w in (True, False)},
-        "charts": charts,
-        "plotly": _plotly_bundle() if any(one["data"] for one in charts.values()) else None,
-    }
+    parts: dict[str, Any] = {part.__name__: part(result) for part in PARTS}
+    parts |= {"result": result, "setup": result.setup, "frontier": result.frontier}
+    drawn = any(figure["data"] for figure in parts["frontier_figures"].values())
+    return environment.get_template(FILE).render(parts, plotly=_plotly_bundle() if drawn else None)
 
 
 def _plotly_bundle() -> Any:
@@ -125,20 +140,23 @@ def write_results(result: AuditResult, folder: Path) -> Path:
 
     Returns the report's path.
     """
+    files: dict[str, str | bytes] = {
+        "results.json": result.to_json(),
+        "results.csv": csv_text(result.rows()),
+        "points.csv": csv_text(result.frontier.rows()),
+        **_picture_files(result),
+    }
     try:
-        folder.mkdir(parents=True, exist_ok=True)
-        write_atomically(folder / "results.json", result.to_json())
-        write_atomically(folder / "results.csv", csv_text(result.rows()))
-        write_atomically(folder / "points.csv", csv_text(result.frontier.rows()))
-        for name, content in _picture_files(result).items():
-            (folder / "images").mkdir(exist_ok=True)
-            write_atomically(folder / "images" / name, content)
-        return write_report(result, folder)
+        for name, content in files.items():
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            write_atomically(folder / name, content)
+        write_atomically(folder / FILE, render_report(result))  # last: it may lack packages
     except OSError as error:
         raise OSError(
             f"Folder `{folder}` should take the results. Found `{error.strerror or error}`. Files"
             " that are there are whole; free some space, or choose another folder."
         ) from error
+    return folder / FILE
 
 
 def csv_text(rows: Sequence[Mapping[str, Any]]) -> str:
@@ -153,11 +171,13 @@ def csv_text(rows: Sequence[Mapping[str, Any]]) -> str:
 
 def _picture_files(result: AuditResult) -> dict[str, bytes]:
     """The PNG files of the first batch: originals and matched reconstructions."""
-    files = {f"original-{i}.png": png for i, png in enumerate(result.originals)}
+    rows = {"original": result.originals}
     for defense in result.defenses:
         for place, attack in enumerate(defense.attacks, start=1):
             name = f"{defense.name} {place} {shown_name(attack.attack)}".lower()
-            stem = re.sub(r"[^a-z0-9]+", "-", name).strip("-")
-            pictures = attack.runs[0].pictures
-            files |= {f"{stem}-{i}.png": png for i, png in enumerate(pictures)}
-    return {name: base64.b64decode(png) for name, png in files.items()}
+            rows[re.sub(r"[^a-z0-9]+", "-", name).strip("-")] = attack.runs[0].pictures
+    return {
+        f"images/{name}-{place}.png": base64.b64decode(png)
+        for name, pngs in rows.items()
+        for place, png in enumerate(pngs)
+    }
