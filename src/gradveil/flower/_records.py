@@ -1,7 +1,6 @@
 """Conversion of replies to Flower's records and back: defended values and example counts."""
 
 from collections.abc import Mapping
-from typing import Any
 
 import torch
 from flwr.app import Array, ArrayRecord, Error, Message, MetricRecord, RecordDict
@@ -26,8 +25,7 @@ def reply_to(
 ) -> Message:
     """The answer to a train message: one ArrayRecord, one MetricRecord with one number.
 
-    A second number, "simulation", tells that private noise came from a seed, so that a server's
-    account can say so.
+    `simulation` adds a second, which tells a server's account that private noise had a seed.
 
     For clients that call a defense themselves::
 
@@ -77,11 +75,6 @@ def read_reply(message: Message, expected: Tensors) -> Reply:
     return Reply(values, examples)
 
 
-def is_simulated(message: Message) -> bool:
-    """Whether a reply tells that its noise came from a seed."""
-    return any(SIMULATION in metrics for metrics in message.content.metric_records.values())
-
-
 def model_arrays(message: Message) -> Tensors:
     """The global model's weights and buffers, as the server sent them."""
     records = [r for name, r in message.content.array_records.items() if name != SHAPE]
@@ -112,12 +105,6 @@ def read_shape(message: Message) -> Shape | None:
         raise WrongValue("The record of a shape", expected, f"{sorted(parts)[:8]}")
     layout = bytes(parts.pop("layout").flatten().to(torch.uint8).tolist()).decode()
     return PackedShape(layout, **parts).shape
-
-
-def round_config(message: Message) -> dict[str, Any]:
-    """The round's configuration, as the server sent it: to be checked, never to be believed."""
-    records = message.content.config_records.values()
-    return {key: value for record in records for key, value in record.items()}
 
 
 def record_of(tensors: Mapping[str, Tensor]) -> ArrayRecord:
