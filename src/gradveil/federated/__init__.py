@@ -9,7 +9,7 @@
 
 from gradveil.messages import LocalSteps
 
-from ._checkpoint import CheckpointError, digest
+from ._checkpoint import digest
 from ._client import Client, NoReplyError, Reply, load_received
 from ._config import (
     Federation,

@@ -26,7 +26,7 @@ class Limits:
     """Bounds, set in the client's own code, on what a server's round configuration may ask for.
 
     Without a bound the server has no say in a setting. A request outside of the bounds is an error
-    on the client: nothing is sent. Text from a server names what is in `defenses`, nothing else.
+    on the client: nothing is sent.
 
     Args:
         defenses: Specifications. A server may ask for one of them, or for the same with a larger
@@ -36,8 +36,7 @@ class Limits:
             out, whoever chose the size. A server that chooses it can still compare messages that
             differ by an example; against that there is only noise. Where Poisson sampling has no
             rate of its own, the rate is that of the size asked for: account for the largest.
-        local_steps: The least and the most of FedAvg's local steps.
-        local_lr: The least and the largest rate of those steps.
+        local_steps, local_lr: The least and the most of FedAvg's local steps, and of their rate.
 
     >>> limits = Limits(["optimal-noise(scale=0.01)"])
     >>> limits.defense("optimal-noise(scale=0.05)").scale

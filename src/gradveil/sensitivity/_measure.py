@@ -60,8 +60,8 @@ def measure(
 
     Args:
         message: What the client would send.
-        inputs: Its private batch, or public data for a plan that does not depend on it. For the
-            ids of tokens (`TokenGradient`) sensitivities are those to the embeddings.
+        inputs: Its private batch, or public data. For the ids of tokens (`TokenGradient`)
+            sensitivities are those to the embeddings.
         estimator: An estimator or its name: "auto" (the cheapest good one for this message),
             "layers" (enough for one level per tensor), "structured", "per-example", "sketch",
             "exact".
@@ -177,9 +177,8 @@ def auto(
 ) -> Measurement:
     """Choose by message and model, and take the next where an operation is not supported.
 
-    `Moments.estimator` names what measured them in the end. Each estimator that did not work is
-    logged with its reason (logger "gradveil.sensitivity", level INFO); an out-of-memory error is
-    no such reason, and is raised.
+    Each estimator that did not work is logged with its reason (logger "gradveil.sensitivity", level
+    INFO); an out-of-memory error is no such reason, and is raised.
 
     - Gradients whose examples add up: `Structured`, or `PerExample` where most parameters lie
       outside the layers it knows.
@@ -189,7 +188,6 @@ def auto(
       Every entry then counts as hidden from autograd, as `measure` finds out.
 
     Args:
-        message, inputs, generator: As for every estimator.
         few: Measure only the first so many examples, where they add up; enough for one level per
             tensor, at little more than the price of the gradient.
         squares: Whether to take the squares of single examples' gradients, where they are found on
@@ -220,16 +218,29 @@ def _first_that_works(
 ) -> Measurement:
     first_error: Exception | None = None
     for name, estimator in candidates:
-        if estimator is _values_alone and "saved tensor hooks" in str(first_error):
-            break  # activation checkpointing: the user can switch it off, and have derivatives
+        if estimator is _values_alone and not _works_without_hooks(message, inputs):
+            break
         try:
             measured = estimator(message, inputs, generator)
             return replace(measured, estimator=measured.estimator or name)
-        except (RuntimeError, NotImplementedError) as error:  # no such derivative or batching rule
+        except RuntimeError as error:  # no such derivative or batching rule
             _note_failure(name, error)
             first_error = first_error or error
     assert first_error is not None
     raise first_error
+
+
+def _works_without_hooks(message: Message, inputs: Tensor) -> bool:
+    """Whether nothing is saved by hooks, which second derivatives do not support.
+
+    What saves by hooks (activation checkpointing) the user can switch off, and have derivatives.
+    """
+    try:
+        with torch.autograd.graph.disable_saved_tensors_hooks("not in second derivatives"):
+            values_of(message, inputs)
+    except (RuntimeError, ValueError):
+        return False
+    return True
 
 
 def _candidates(
@@ -254,7 +265,7 @@ def _candidates(
 def _known_share(message: GradientMessage, inputs: Tensor) -> float:
     try:
         return layout_of(message, inputs).known_share
-    except (RuntimeError, NotImplementedError) as error:  # as in _first_that_works
+    except RuntimeError as error:  # as in _first_that_works
         _note_failure("structured", error)
         return 0.0
 
@@ -282,7 +293,11 @@ def along_steps(message: Message, inputs: Tensor, generator: torch.Generator) ->
     """
     assert isinstance(message, LocalUpdateMessage)
     batches = message.batches(inputs)
-    weights = _step_weights(message, len(batches))
+    coefficients = [0.0] * len(batches)
+    for step in range(message.steps):
+        later = message.steps - step
+        sum_of_powers = sum(message.momentum**k for k in range(later))
+        coefficients[step % len(batches)] += message.lr * sum_of_powers
     now, start = message.parameters, message.parameters
     velocity = {name: torch.zeros_like(p) for name, p in start.items()}
     squares = {name: torch.zeros_like(p) for name, p in start.items()}
@@ -295,22 +310,13 @@ def along_steps(message: Message, inputs: Tensor, generator: torch.Generator) ->
             values = measured.values
             names.add(str(measured.estimator))
             for name, square in measured.squared_sensitivities.items():
-                squares[name] += weights[step] * square
+                squares[name] += coefficients[step] ** 2 * square
         else:
             values = gradient.values(batch)
         now, velocity = message.advance(now, velocity, values)
     update = {n: now[n] - start[n] for n in start}
     inner = names.pop() if len(names) == 1 else "mixed"
     return Measurement(update, squares, f"along-steps({inner})")
-
-
-def _step_weights(message: LocalUpdateMessage, batches: int) -> list[float]:
-    """(lr Σ c_t)² over the visits of each mini-batch."""
-    sums = [0.0] * batches
-    for step in range(message.steps):
-        later = message.steps - step
-        sums[step % batches] += message.lr * sum(message.momentum**k for k in range(later))
-    return [total**2 for total in sums]
 
 
 def _first_examples(message: Message, inputs: Tensor, count: int) -> GradientMessage | None:
@@ -349,8 +355,7 @@ def _in_range(
 ) -> tuple[Tensors, Measurement]:
     """The message's values, and its measurement: in float64 where float32 loses its squares.
 
-    The units of inputs, weights and loss then make no difference. Messages that are not made of a
-    module stay in their own precision.
+    Messages that are not made of a module stay in their own precision.
     """
     state = generator.get_state()
     measured = estimator(message, inputs, generator)

@@ -93,20 +93,19 @@ class Moments:
     @property
     def known_squared_sensitivities(self) -> Tensors:
         """E‖∇_x g_i‖²; an error where only the values were taken."""
-        return self._known("squared_sensitivities", "sensitivities", "message, inputs")
+        if self.squared_sensitivities is None:
+            advice = "Make them with `measure(message, inputs)`."
+            raise WrongValue("moments", "hold sensitivities", "none", advice)
+        return self.squared_sensitivities
 
     @property
     def known_squared_example_values(self) -> Tensors:
         """h_i = E g_{b,i}², which stands for the curvature; an error where it was not measured."""
-        what, options = "squared gradients of single examples", "message, inputs, examples=True"
-        return self._known("squared_example_values", what, options)
-
-    def _known(self, field: str, what: str, options: str) -> Tensors:
-        found: Tensors | None = getattr(self, field)
-        if found is None:
-            advice = f"Make them with `measure({options})`."
-            raise WrongValue("moments", f"hold {what}", "none", advice)
-        return found
+        if self.squared_example_values is None:
+            expected = "hold squared gradients of single examples"
+            advice = "Make them with `measure(message, inputs, examples=True)`."
+            raise WrongValue("moments", expected, "none", advice)
+        return self.squared_example_values
 
     def judged(self) -> "Moments":
         """The same moments with sensitivities that are independent of every plan made from these.
