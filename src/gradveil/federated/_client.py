@@ -59,12 +59,7 @@ class NoReplyError(WrongValue):
 
 @dataclass(frozen=True)
 class Reply:
-    """All that leaves a client: the defended values, and how many examples they stand for.
-
-    >>> import torch
-    >>> Reply({"w": torch.ones(2)}, examples=16).examples
-    16
-    """
+    """All that leaves a client: the defended values, and how many examples they stand for."""
 
     values: Tensors
     examples: int
@@ -186,8 +181,8 @@ class Client:
         least: `Batches.least`.
 
     >>> from torch.nn.functional import cross_entropy
-    >>> from gradveil.models import build_model
     >>> from gradveil import GradientNoise
+    >>> from gradveil.models import build_model
     >>> data = torch.rand(8, 3), torch.randint(2, (8,))
     >>> client = Client(0, *data, GradientNoise(0.1), batch_size=4, seed=0)
     >>> client.reply(build_model("mlp", sizes=[3, 2]), cross_entropy).examples

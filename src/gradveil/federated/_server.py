@@ -39,12 +39,6 @@ class Server:
     parameters stay, too.
 
     The optimizer holds all parameters that are trained and no others.
-
-    >>> from gradveil.models import build_model
-    >>> model = build_model("mlp", sizes=[3, 2])
-    >>> server = Server(model, torch.optim.SGD(model.parameters(), lr=0.1))
-    >>> type(server.model).__name__
-    'MLP'
     """
 
     def __init__(

@@ -46,9 +46,6 @@ class DefendReply:
         defense: The noise.
         unchanged: Names of arrays that are no parameters, such as BatchNorm's statistics: the
             server gets back what it sent. Integers always are.
-
-    >>> DefendReply(GradientNoise(scale=0.1)).defense.scale
-    0.1
     """
 
     def __init__(self, defense: Defense, unchanged: Collection[str] = ()) -> None:

@@ -52,12 +52,6 @@ class FedSGD(FedAvg):
             one node has told so. The clients have to clip, to sample and to add noise as it states
             (`train_function` with `PrivateNoise`), each with its rate at most; without a
             `sample_rate` give neighbours="zero-out".
-
-    >>> from gradveil.models import build_model
-    >>> model = build_model("mlp", sizes=[3, 2])
-    >>> strategy = FedSGD(model, torch.optim.SGD(model.parameters(), lr=0.1))
-    >>> strategy.history.skipped
-    0
     """
 
     kind = "gradient"
@@ -205,10 +199,6 @@ class FedAvgUpdates(FedSGD):
         optimizer: Steps on minus the mean change; SGD with rate 1, plain averaging, if `None`.
         account: As for `FedSGD`, with unit="client", a rate of 1 and neighbours="zero-out", as
             everybody sees which clients answer.
-
-    >>> from gradveil.models import build_model
-    >>> FedAvgUpdates(build_model("mlp", sizes=[3, 2])).server.kind
-    'update'
     """
 
     kind = "update"

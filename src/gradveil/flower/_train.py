@@ -76,16 +76,6 @@ def train_function(
         sample_rate: That of `Client`, or what gives it from the context. An account of the server's
             has to be about this rate at least, and without one about neighbours="zero-out".
         batch_size, local, sampling, allow_zero, guard: Those of `Client`.
-
-    >>> from torch.nn.functional import cross_entropy
-    >>> from gradveil import OptimalNoise
-    >>> from gradveil.models import build_model
-    >>> data = torch.rand(8, 3), torch.randint(2, (8,))
-    >>> train = train_function(
-    ...     build_model("mlp", sizes=[3, 2]), cross_entropy, data, OptimalNoise(0.1), batch_size=4
-    ... )
-    >>> callable(train)
-    True
     """
 
     def train(message: Message, context: Context) -> Message:

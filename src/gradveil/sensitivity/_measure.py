@@ -6,6 +6,7 @@ import warnings
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
+from itertools import chain
 
 import torch
 from torch import Tensor
@@ -399,17 +400,7 @@ def _not_lost(square: Tensor, value: Tensor) -> Tensor:
 
 
 class HiddenPathWarning(UserWarning):
-    """A message depends on its inputs in a way that autograd does not see.
-
-    >>> import warnings
-    >>> from gradveil import measure
-    >>> message = lambda x: {"w": x.sum(0), "hidden": x.detach().sum(0)}
-    >>> with warnings.catch_warnings(record=True) as caught:
-    ...     warnings.simplefilter("always")
-    ...     moments = measure(message, torch.rand(2, 3))
-    >>> [warning.category.__name__ for warning in caught]
-    ['HiddenPathWarning']
-    """
+    """A message depends on its inputs in a way that autograd does not see."""
 
 
 def with_hidden(
@@ -453,24 +444,20 @@ def with_hidden(
 def values_at_others(
     message: Message, inputs: Tensor, generator: torch.Generator
 ) -> Iterator[tuple[Tensor, Tensors]]:
-    """Other inputs that the message accepts, each with its values there."""
-    for other in _other_inputs(inputs, generator):
+    """Other inputs that the message accepts, each with its values there.
+
+    Examples in each other's places, and noise on all of them: some categories and classes take much
+    of it to change.
+    """
+    rolled = inputs.roll(1, 0)
+    mixed = [rolled] if len(inputs) > 1 and not torch.equal(inputs, rolled) else []
+    noise = (t * spread_of(inputs) * normal_like(inputs, generator) for t in (1.0, 1.0, 3.0, 3.0))
+    for other in chain(mixed, (inputs + move for move in noise)):
         try:
             values = values_of(message, other)
         except (RuntimeError, ValueError, IndexError):  # an index out of range, for example
             continue
         yield other, values
-
-
-def _other_inputs(inputs: Tensor, generator: torch.Generator) -> Iterator[Tensor]:
-    """Inputs of the same kind: examples in each other's places, and noise on all of them.
-
-    A category or a class takes noise of some size to change.
-    """
-    if len(inputs) > 1 and not torch.equal(inputs, inputs.roll(1, 0)):
-        yield inputs.roll(1, 0)
-    for times in (1.0, 1.0, 3.0, 3.0):
-        yield inputs + times * spread_of(inputs) * normal_like(inputs, generator)
 
 
 def spread_of(inputs: Tensor) -> float:

@@ -209,12 +209,7 @@ class Estimator(Protocol):
 
 
 def estimator_name(estimator: object) -> str:
-    """What an estimator is called, with the options that are not its defaults.
-
-    >>> from gradveil.sensitivity import PerExample
-    >>> estimator_name(PerExample(probes=2))
-    'per-example(probes=2)'
-    """
+    """What an estimator is called, with options that are not its defaults: "sketch(probes=2)"."""
     if not is_dataclass(estimator):
         return str(getattr(estimator, "__name__", type(estimator).__name__))
     given = [

@@ -59,14 +59,6 @@ class Structured:
         split: Whether to split off the direction that matters, and to take those further ones.
             Without, it costs `probes` sweeps always, which suits what is averaged over steps or
             tensors.
-
-    >>> from torch.nn.functional import cross_entropy
-    >>> from gradveil import GradientMessage, measure
-    >>> from gradveil.models import build_model
-    >>> model = build_model("mlp", sizes=[3, 4, 2])
-    >>> message = GradientMessage(model, cross_entropy, torch.tensor([0, 1]))
-    >>> sorted(measure(message, torch.ones(2, 3), Structured()).squared_sensitivities)
-    ['layers.1.bias', 'layers.1.weight', 'layers.3.bias', 'layers.3.weight']
     """
 
     probes: int = 1

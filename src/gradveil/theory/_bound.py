@@ -77,19 +77,17 @@ class Bound:
     counts_plan: bool
     """Whether it counts what a plan made from the private batch reveals by itself."""
     batches: int = 1
-    """Over how many batches J_F was averaged. The theorem has its mean over the data inside the
-    inverse; the value at one batch is too large in the mean, by Jensen's inequality."""
+    """Over how many J_F was averaged; with few the bound is too large, by Jensen's inequality."""
     explained: float = 1.0
     """The least share of the message's change over small steps that derivatives explain."""
     reason: str = ""
     """Why it does not hold as a guarantee for this message; empty where it does."""
     interval: tuple[float, float] | None = None
-    """Of `per_entry`, 95 %, for the mean over the data from the scatter of the batches (bootstrap;
-    the full form to first order in the information). `None` at one batch."""
+    """Of `per_entry`, 95 %, from the scatter of the batches (bootstrap; the full form to first
+    order in the information). `None` at one batch."""
     matched: float = 0.0
     """`per_entry` for errors after the examples of a batch were matched to the truth, as attacks
-    are scored: the choice among B! orders takes up to log B! nats off (`matched_error`). The same
-    for a batch of one. 0: none is known, as for several examples under a learned prior."""
+    are scored (`matched_error`). 0: none is known, as for several under a learned prior."""
 
     @property
     def holds(self) -> bool:
@@ -166,11 +164,7 @@ def mean_bound(
     check_choice(solver, "solver", ("auto", "dense", "iterative"))
     check_count(probes, "probes")
     tokens = any(takes_tokens(case.message) for case in cases)
-    for case in cases:
-        if takes_tokens(case.message):
-            check_inputs(case.inputs, tokens=True)
-    cases = [BoundCase(*embedded(c.message, c.inputs), c.mechanism) for c in cases]
-    _check_cases(cases, prior, planned_by)
+    cases = _embedded(cases, prior, planned_by)
     generator = generator_or_fresh(generator)
     try:
         each: Sequence[Evaluations | None] = known or [None] * len(cases)
@@ -264,8 +258,14 @@ def _excess(asked: "Asked") -> str:
     )
 
 
-def _check_cases(cases: Sequence[BoundCase], prior: Prior | None, planned_by: object) -> None:
-    """Require batches of one shape, and a prior of such examples."""
+def _embedded(
+    cases: Sequence[BoundCase], prior: Prior | None, planned_by: object
+) -> list[BoundCase]:
+    """Batches of one shape, checked, with embeddings for tokens, and a prior of such examples."""
+    for case in cases:
+        if takes_tokens(case.message):
+            check_inputs(case.inputs, tokens=True)
+    cases = [BoundCase(*embedded(c.message, c.inputs), c.mechanism) for c in cases]
     if not cases:
         raise WrongValue("cases", "hold at least one batch", "none")
     if prior is not None:
@@ -282,6 +282,7 @@ def _check_cases(cases: Sequence[BoundCase], prior: Prior | None, planned_by: ob
             raise WrongValue("cases", "hold batches of one shape", found)
         if prior is not None:
             prior.check_examples(case.inputs)
+    return cases
 
 
 class Asked(NamedTuple):
@@ -363,8 +364,7 @@ def matched_error(errors: Tensor, examples: int) -> float:
 def trace_bound(asked: Asked) -> Formed:
     """`trace_error` of tr J_D: Cauchy's inequality on the eigenvalues of the full bound.
 
-    tr J_D is exact for small inputs and estimated for large ones, the plan's part always; their
-    standard error is carried over to first order.
+    tr J_D is exact for small inputs and estimated for large ones, the plan's part always.
     """
     information, prior, planned_by, probes, generator = asked
     size, error = information.size, 0.0

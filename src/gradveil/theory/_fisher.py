@@ -249,11 +249,6 @@ def largest_information(
 
     Whoever sees the inputs themselves with noise of 1 / √λ knows at least as much of every
     direction: the level for `LearnedPrior.measure`.
-
-    >>> from gradveil.mechanisms import Mechanism
-    >>> case = BoundCase(lambda x: {"w": 2 * x.sum(0)}, torch.ones(1, 2), Mechanism(std=1.0))
-    >>> round(largest_information([case], torch.Generator().manual_seed(0)), 3)
-    4.0
     """
     information = MeanInformation([FisherInformation(*case) for case in cases])
     return largest_eigenvalue(information, generator_or_fresh(generator))
@@ -321,13 +316,6 @@ def plan_information_trace(
     """The trace of `plan_information` from random directions, and its standard error.
 
     E_v ½ Σ_i (∂_v log Σ_ii)² over directions with E[v vᵀ] = I.
-
-    >>> from gradveil import OptimalNoise
-    >>> square, inputs = lambda inputs: {"w": inputs.square().sum(0)}, torch.tensor([[1.0, 2.0]])
-    >>> private = OptimalNoise(scale=1.0, source="private")
-    >>> trace, error = plan_information_trace(square, inputs, private, estimator="exact")
-    >>> trace > 0
-    True
     """
     slope = _slopes(message, inputs, defense, estimator)
     check_count(probes, "probes")
