@@ -27,7 +27,7 @@ from ._history import (
     draw_curves,
     privacy_statement,
 )
-from ._limits import Limits, RoundSettings
+from ._limits import Limits
 from ._partition import partition
 from ._planner import PackedShape, Planner
 from ._run import FederatedRun, evaluate, round_metrics

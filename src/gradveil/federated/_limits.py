@@ -3,22 +3,13 @@
 import math
 from collections.abc import Mapping
 from dataclasses import KW_ONLY, dataclass, replace
-from typing import Any, NamedTuple
+from typing import Any
 
 from gradveil._checks import WrongType, WrongValue
 from gradveil.catalog import Spec, build_defense
 from gradveil.defenses import Defense
-from gradveil.messages import LocalSteps
 
 from ._guard import RefusedError
-
-
-class RoundSettings(NamedTuple):
-    """How a client answers one round."""
-
-    defense: Defense
-    batch_size: int
-    local: LocalSteps | None = None
 
 
 @dataclass(frozen=True)
@@ -82,11 +73,11 @@ class Limits:
         own = [path for each in self.defenses for path in Spec.parse(each, "defense").imports]
         return build_defense(text, allow_imports=own)
 
-    def settings(self, config: Mapping[str, Any], own: RoundSettings) -> RoundSettings:
-        """The client's own settings, with what the round configuration asks for in their place.
+    def settings(self, config: Mapping[str, Any], own: Mapping[str, Any]) -> dict[str, Any]:
+        """The client's own settings, with what a round's configuration asks for in their place.
 
-        Keys: "defense", "batch-size", "local-steps", "local-lr". "seed" and the parts of a defense
-        are never a server's to choose. Other keys are not looked at.
+        Of the client: "defense", "batch_size", "local". Of the server: "defense", "batch-size",
+        "local-steps", "local-lr"; "seed" and the parts of a defense are never its to choose.
         """
         for key in OWN & config.keys():
             raise _refused(f"leave `{key}` to the client", "it in the round's configuration")
@@ -96,12 +87,12 @@ class Limits:
         asked |= _within(config, "batch-size", "batch_size", self.batch_size, int)
         local = _within(config, "local-steps", "steps", self.local_steps, int)
         local |= _within(config, "local-lr", "lr", self.local_lr, float)
-        if local and own.local is None:
+        if local and own["local"] is None:
             found = f"{sorted(local)} of local steps in the round's configuration"
             raise _refused("ask clients of FedSGD for gradients only", found)
-        if local and own.local is not None:
-            asked["local"] = replace(own.local, **local)
-        return own._replace(**asked)
+        if local:
+            asked["local"] = replace(own["local"], **local)
+        return {**own, **asked}
 
 
 def _refused(expected: str, found: str) -> RefusedError:

@@ -109,9 +109,8 @@ class Planner:
     The shape is that of `fit_shape`: Theorem 2's r_i = √(E‖∇_x g_i‖² / E g_i²) for each tensor, row
     and column, as far as the public batches prove it better than isotropic noise; with less than
     two batches, or examples that a trained model does not know (`trust_in`), it is isotropic. It is
-    the same for all clients, so its cost does not depend on how many there are; clients that plan
-    with `FromServer` measure nothing. What it sends takes less than a hundredth of the bytes of a
-    model with 100,000 parameters.
+    the same for all clients, which measure nothing. What it sends takes less than a hundredth of
+    the bytes of a model with 100,000 parameters.
 
     Round t plans anew if t - 1 is a multiple of `refresh_every`, with probes from the stream (seed,
     "plan", t). So a planner's state is its last shape.

@@ -19,7 +19,6 @@ from gradveil.federated import (
     LocalSteps,
     ModelGuard,
     Reply,
-    RoundSettings,
     load_received,
 )
 from gradveil.messages import LossFunction, trainable_parameters
@@ -80,7 +79,11 @@ def train_function(
 
     def train(message: Message, context: Context) -> Message:
         try:
-            chosen = RoundSettings(_resolve(defense, context), batch_size, local)
+            chosen: dict[str, Any] = {
+                "defense": _resolve(defense, context),
+                "batch_size": batch_size,
+                "local": local,
+            }
             if limits is not None:
                 records = message.content.config_records.values()
                 asked = {key: value for record in records for key, value in record.items()}
@@ -89,10 +92,8 @@ def train_function(
             client = Client(
                 int(context.node_config.get("partition-id", context.node_id)),
                 *_tensors(_resolve(data, context), guarded=guard is not None),
-                chosen.defense,
-                batch_size=chosen.batch_size,
+                **chosen,
                 seed=None if seed is None else int(seed),
-                local=chosen.local,
                 sampling=sampling,
                 sample_rate=_resolve(sample_rate, context),
                 allow_zero=allow_zero,

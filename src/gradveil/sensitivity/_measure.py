@@ -188,11 +188,9 @@ def auto(
     - Where PyTorch can differentiate none of it (a model that leaves for NumPy): the values alone.
       Every entry then counts as hidden from autograd, as `measure` finds out.
 
-    Args:
-        few: Measure only the first so many examples, where they add up; enough for one level per
-            tensor, at little more than the price of the gradient.
-        squares: Whether to take the squares of single examples' gradients, where they are found on
-            the way (`Measurement.example_squares`).
+    With `few` it measures only the first so many examples, where they add up: enough for one level
+    per tensor, at little more than the price of the gradient. With `squares` it takes those of
+    single examples' gradients, where they are found on the way (`Measurement.example_squares`).
     """
     part = None if few is None or few >= len(inputs) else _first_examples(message, inputs, few)
     if part is not None:
@@ -388,9 +386,8 @@ def _checked(measured: Measurement) -> Tensors:
 def _not_lost(square: Tensor, value: Tensor) -> Tensor:
     """The same squares, with the least positive number in the place of those that are lost.
 
-    0 means that an entry says nothing of the inputs, so that it needs no noise. A confident model
-    has gradients of 1e-25, with sensitivities in proportion, whose squares are 0 in float32: sent
-    as they are, they would tell everything.
+    0 means that an entry needs no noise. A confident model has gradients of 1e-25, whose squared
+    sensitivities are 0 in float32: sent as they are, they would tell everything.
     """
     least = torch.finfo(square.dtype).tiny
     lost = (square == 0) & (value != 0)
