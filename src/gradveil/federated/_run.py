@@ -128,9 +128,8 @@ class FederatedRun:
         if account is not None:
             check_kind(account, "account", PrivacyAccount, "Make one of noise, rate and δ.")
             _check_relation(account, clients)
-        if held_out is not None:
-            for part in check_pair(held_out, "held_out"):
-                check_tensor(part, "held_out")
+        for part in () if held_out is None else check_pair(held_out, "held_out"):
+            check_tensor(part, "held_out")
         if planner is not None:
             check_kind(planner, "planner", Planner, "Give it public examples and the loss.")
         self.server, self.loss_fn, self.held_out = server, loss_fn, held_out
@@ -257,8 +256,7 @@ class FederatedRun:
         released a second time, with other noise: the account counts them twice.
         """
         self.load_state_dict(load_checkpoint(folder, self.fingerprint))
-        again = any(client.secure for client in self.clients.values())
-        if self.account is not None and again:
+        if self.account is not None and any(client.secure for client in self.clients.values()):
             lost = noted_releases(folder) - self.account.steps
             if lost > 0:
                 self.account.step(lost)

@@ -53,9 +53,6 @@ def read_reply(message: Message, expected: Tensors) -> Reply:
     """What a client sent, in the types of `expected`; names and shapes are for others to check.
 
     Of its metrics only the number of examples is looked at.
-
-    Raises:
-        ValueError: If the message is an error, or if its records are not those of a reply.
     """
     if message.has_error():
         raise ValueError(f"The client failed with code {message.error.code}.")
@@ -91,11 +88,7 @@ def shape_record(shape: PackedShape) -> ArrayRecord:
 
 
 def read_shape(message: Message) -> Shape | None:
-    """The shape that a server sent, in its own words: for the client to check; `None` without one.
-
-    Raises:
-        ValueError: If the record is no shape.
-    """
+    """The shape that a server sent, for the client to check; `None` without one."""
     record = message.content.array_records.get(SHAPE)
     if record is None:
         return None
@@ -114,11 +107,7 @@ def record_of(tensors: Mapping[str, Tensor]) -> ArrayRecord:
 
 
 def tensors_of(record: ArrayRecord) -> Tensors:
-    """The tensors of a record, on the CPU.
-
-    Raises:
-        ValueError: If the bytes of one are no numpy array of numbers.
-    """
+    """The tensors of a record, on the CPU."""
     try:
         return {name: torch.from_numpy(array.numpy()) for name, array in record.items()}
     except Exception as error:  # bytes from elsewhere: numpy's parser raises what it likes

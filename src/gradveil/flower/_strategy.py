@@ -117,10 +117,7 @@ class FedSGD(FedAvg):
         """As `FedAvg`, of all nodes that it waits for; those gone after the first round are not.
 
         With a planner each message has the plan's shape, computed once for all. An account counts
-        the round before it is sent.
-
-        Raises:
-            BudgetError: If the account's budget does not allow it. Nothing is sent then.
+        the round before it is sent: nothing is, where the budget does not allow it.
         """
         sample_nodes(grid, self.min_available_nodes, 0)  # Flower counts them before it waits
         sent = list(super().configure_train(server_round, arrays, config, grid))
@@ -153,11 +150,8 @@ class FedSGD(FedAvg):
                 "round %d: node %d does not count: %s", server_round, skip.client, skip.reason
             )
         epsilon = None if self.account is None else self.account.epsilon()
-        row = replace(
-            round_metrics(server_round, counted, skipped),
-            epsilon=epsilon,
-            shape_bytes=self._shape_bytes,
-        )
+        row = round_metrics(server_round, counted, skipped)
+        row = replace(row, epsilon=epsilon, shape_bytes=self._shape_bytes)
         self.rounds.append(row)
         metrics: dict[str, int | float] = {
             "num-examples": row.examples,

@@ -56,8 +56,8 @@ class Moments:
     hidden: int = 0
     """How many entries move with the inputs although autograd reports a derivative of 0."""
     estimator: str | None = None
-    """What measured the sensitivities, as "structured" or "per-example(probes=2)"; "mixed" if
-    moments that different estimators measured were added; `None`: nothing did, or unknown."""
+    """What measured the sensitivities, as "per-example(probes=2)"; "mixed" where moments of several
+    were added; `None`: nothing did, or unknown."""
     squared_example_values: Tensors | None = None
     """h_i = E g_{b,i}² over examples b: the empirical Fisher matrix's diagonal, in the place of the
     loss's curvature. `None` where it was not measured (`measure(..., examples=True)`)."""

@@ -233,7 +233,7 @@ class MeanInformation:
         return torch.stack([part(rows) for part in self.parts]).mean(0)
 
     def is_infinite(self) -> bool:
-        """Whether in some batch an entry that depends on the inputs is sent without noise."""
+        """Whether it is in some batch."""
         return any(part.is_infinite() for part in self.parts)
 
     def smoothness(self, generator: torch.Generator) -> Smoothness:
