@@ -246,7 +246,8 @@ def _save(model: nn.Module, history: TrainingHistory, folder: Path) -> None:
 
 def _check_unused(folder: Path) -> None:
     """Require a folder without the results or checkpoints of another run."""
-    for name, advice in ((CHECKPOINT, "Continue it with `--resume`"), (HISTORY, "Remove it")):
+    continued = "Continue it with `resume` (`--resume`)"
+    for name, advice in ((CHECKPOINT, continued), (HISTORY, "Remove it")):
         if (folder / name).exists():
             raise FileExistsError(
                 f"Folder `{folder}` should hold no results of an earlier run. Found `{name}`."
