@@ -209,7 +209,7 @@ PUBLIC = {
         build_loss build_model model_names next_token_loss with_bottleneck
     """,
     "privacy": """
-        BudgetError PrivacyAccount SecureGenerator epsilon_after epsilon_lower_bound
+        BudgetError PrivacyAccount SecureGenerator epsilon_after
         fisher_bound poisson_sample recognition_bound renyi_bound solve_noise_multiplier
     """,
     "scoring": """

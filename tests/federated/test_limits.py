@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from gradveil import GradientNoise, NoDefense, OptimalNoise
-from gradveil.federated import Limits, LocalSteps, RefusedError, RoundSettings
+from gradveil.federated import Limits, LocalSteps, RefusedError
 from gradveil.shapes import ModelSource
 
 LIMITS = Limits(
@@ -18,7 +18,11 @@ LIMITS = Limits(
     local_steps=(1, 5),
     local_lr=(0.001, 0.1),
 )
-OWN = RoundSettings(NoDefense(), 16, LocalSteps(lr=0.01, steps=2, batch_size=4))
+OWN = {
+    "defense": NoDefense(),
+    "batch_size": 16,
+    "local": LocalSteps(lr=0.01, steps=2, batch_size=4),
+}
 
 
 @pytest.mark.parametrize(
@@ -78,9 +82,11 @@ def test_all_that_may_be_asked_for() -> None:
         "local-steps": 5,
         "local-lr": 0.1,
     }
-    assert LIMITS.settings(config, OWN) == RoundSettings(
-        OptimalNoise(1.0, cap=10.0), 64, LocalSteps(lr=0.1, steps=5, batch_size=4)
-    )
+    assert LIMITS.settings(config, OWN) == {
+        "defense": OptimalNoise(1.0, cap=10.0),
+        "batch_size": 64,
+        "local": LocalSteps(lr=0.1, steps=5, batch_size=4),
+    }
 
 
 @pytest.mark.parametrize(
@@ -124,7 +130,7 @@ def test_without_a_bound_there_is_no_say(config: dict[str, Any]) -> None:
 
 def test_gradients_do_not_become_updates() -> None:
     with pytest.raises(RefusedError, match="gradients only"):
-        LIMITS.settings({"local-steps": 2}, RoundSettings(NoDefense(), 16))
+        LIMITS.settings({"local-steps": 2}, {**OWN, "local": None})
 
 
 def test_the_clients_own_code_may_list_its_own_classes() -> None:

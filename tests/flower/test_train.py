@@ -19,7 +19,7 @@ from gradveil import (
     OptimalNoise,
     PrivateNoise,
 )
-from gradveil.federated import Client, LocalSteps
+from gradveil.federated import Client, LocalSteps, ModelGuard
 from gradveil.flower import reply_to, train_function
 from gradveil.flower._train import load_client, save_client
 from gradveil.shapes import ModelSource
@@ -243,19 +243,33 @@ def test_reply_to_sends_bfloat16_and_numbers_alone_exactly():
     assert torch.equal(sent["s"], values["s"])
 
 
+NOTHING = torch.zeros(0), torch.zeros(0)
 EMPTY = {
     "tensors": small.examples(0),
     "a loader without batches": [],
+    "a loader of no examples": DataLoader(
+        TensorDataset(*small.examples(0)), batch_size=4, generator=torch.Generator()
+    ),
+    "an empty batch": [small.examples(0)],
+    "an empty batch of other numbers": [NOTHING],
+    "a batch of nothing": [[], small.examples(0)],
+}
+WAYS = {
+    "example": ({}, {}),
+    "example, shuffled": ({}, {"sampling": "shuffle"}),
+    "example, with a rate": ({}, {"sample_rate": 1.0}),
+    "client": ({"unit": "client"}, {}),
+    "client, local": ({"unit": "client"}, {"local": LocalSteps(0.1, 2)}),
 }
 
 
 @pytest.mark.parametrize("data", EMPTY.values(), ids=EMPTY)
-@pytest.mark.parametrize("options", [{}, {"unit": "client"}], ids=["example", "client"])
-def test_a_private_client_without_examples_answers_like_one_with_an_empty_one(data, options):
-    noise = PrivateNoise(1.0, 1.0, **options)
+@pytest.mark.parametrize("way", WAYS.values(), ids=WAYS)
+def test_a_private_client_without_examples_answers_like_one_with_an_empty_one(data, way):
+    noise, options = PrivateNoise(1.0, 1.0, **way[0]), way[1]
     sent = []
     for own, loss in ((data, cross_entropy), (small.examples(1), nothing)):
-        train = train_function(small.model(), loss, own, noise, batch_size=4)
+        train = train_function(small.model(), loss, own, noise, batch_size=4, **options)
         sent.append(train(small.train_message(small.model()), small.context(seed=5)))
     assert_same(*(small.values_of(message) for message in sent))
     told = [dict(message.content.metric_records["metrics"]) for message in sent]
@@ -264,3 +278,41 @@ def test_a_private_client_without_examples_answers_like_one_with_an_empty_one(da
 
 def nothing(outputs, targets):
     return 0 * cross_entropy(outputs, targets)
+
+
+def test_empty_batches_change_nothing_of_a_loader():
+    """A Poisson sample of nobody among others: neither its types nor its place count."""
+    batch = small.examples(3)
+    sent = []
+    for own in ([batch], [NOTHING, batch, [], small.examples(0)]):
+        train = train_function(small.model(), cross_entropy, own, NoDefense(), batch_size=4)
+        answer = train(small.train_message(small.model()), small.context(seed=5))
+        sent.append(small.values_of(answer))
+    assert_same(*sent)
+
+
+def test_a_node_whose_sample_is_empty_answers_with_noise():
+    """One example, hardly ever drawn: what is sent is the noise of a node without any."""
+    sent = []
+    for own in (small.examples(1), []):
+        noise, options = PrivateNoise(1.0, 1.0), {"batch_size": 4, "sample_rate": 1e-9}
+        train = train_function(small.model(), cross_entropy, own, noise, **options)
+        answer = train(small.train_message(small.model()), small.context(seed=5))
+        sent.append(small.values_of(answer))
+    assert_same(*sent)
+
+
+def test_a_guard_is_told_of_a_loader_without_batches(caplog):
+    """It cannot make up examples of a shape that nobody knows."""
+    noise, guard = PrivateNoise(1.0, 1.0), ModelGuard()
+    for own, refused in (([], True), ([small.examples(0)], False)):
+        train = train_function(small.model(), cross_entropy, own, noise, guard=guard)
+        assert train(small.train_message(small.model()), small.context()).has_error() is refused
+    assert "`data` should tell a guard the shape of an example" in caplog.text
+
+
+@pytest.mark.parametrize("data", EMPTY.values(), ids=EMPTY)
+def test_without_a_guarantee_a_client_without_examples_does_not_answer(data, caplog):
+    train = train_function(small.model(), cross_entropy, data, OptimalNoise(0.1))
+    assert train(small.train_message(small.model()), small.context()).has_error()
+    assert "should have at least one example" in caplog.text

@@ -5,7 +5,8 @@ import torch
 from scipy import stats
 
 from gradveil._random import normal_like
-from gradveil.privacy import epsilon_after, epsilon_lower_bound
+from gradveil.privacy import epsilon_after
+from tests.privacy.lower_bound import epsilon_lower_bound
 
 ENTRIES, CLIP, DELTA = 20, 0.5, 1e-5
 OTHERS = torch.randn(8, ENTRIES, generator=torch.Generator().manual_seed(5))
@@ -82,8 +83,3 @@ def test_equal_runs_show_nothing():
     same = torch.randn(1000, generator=torch.Generator().manual_seed(0))
     assert epsilon_lower_bound(same, same, DELTA) == 0.0
     assert epsilon_lower_bound(torch.zeros(10), torch.zeros(10), DELTA, assume="gaussian") == 0.0
-
-
-def test_too_few_scores_are_refused():
-    with pytest.raises(ValueError, match="`scores_in` should be a finite 1-d tensor of at least 4"):
-        epsilon_lower_bound(torch.zeros(3), torch.zeros(5), DELTA)

@@ -10,7 +10,8 @@ from torch.nn.functional import cross_entropy
 
 from gradveil import GradientMessage, PrivateNoise
 from gradveil.messages import values_of
-from gradveil.privacy import SecureGenerator, epsilon_after, epsilon_lower_bound
+from gradveil.privacy import SecureGenerator, epsilon_after
+from tests.privacy.lower_bound import epsilon_lower_bound
 
 DELTA, MULTIPLIER = 1e-5, 0.5
 INPUTS = torch.randn(9, 5, generator=torch.Generator().manual_seed(1))

@@ -5,6 +5,7 @@ from functools import partial
 import pytest
 import torch
 from torch import nn
+from torch.utils.checkpoint import checkpoint
 
 from gradveil import GradientMessage, LocalUpdateMessage, ModelError, OptimalNoise, measure
 from gradveil.models import build_model
@@ -73,11 +74,12 @@ def test_when_nothing_works_the_first_error_is_raised(monkeypatch):
         measure(case.message(), case.inputs())
 
 
-def test_when_nothing_can_be_differentiated_every_entry_counts_as_hidden(monkeypatch):
+@pytest.mark.parametrize("words", ["no derivative", "saved tensor hooks"])
+def test_when_nothing_can_be_differentiated_every_entry_counts_as_hidden(words, monkeypatch):
     case = named("mlp")
 
     def broken(*_, **__):
-        raise RuntimeError("no derivative")
+        raise RuntimeError(words)
 
     monkeypatch.setattr(Structured, "measure", broken)
     monkeypatch.setattr(PerExample, "__call__", broken)
@@ -86,6 +88,23 @@ def test_when_nothing_can_be_differentiated_every_entry_counts_as_hidden(monkeyp
         moments = measure(case.message(), case.inputs())
     assert moments.hidden == moments.size
     assert all((square > 0).all() for square in moments.known_squared_sensitivities.values())
+
+
+def test_what_saves_by_hooks_is_told_whatever_the_error_says(monkeypatch):
+    """Activation checkpointing can be switched off: its values alone are not taken."""
+
+    class Saving(nn.Linear):
+        def forward(self, inputs):
+            return checkpoint(super().forward, inputs, use_reentrant=False)
+
+    def broken(*_, **__):
+        raise RuntimeError("in other words")
+
+    for kind, method in ((Structured, "measure"), (PerExample, "__call__"), (Sketch, "__call__")):
+        monkeypatch.setattr(kind, method, broken)
+    message = GradientMessage(Saving(3, 2), nn.functional.cross_entropy, torch.tensor([0, 1]))
+    with pytest.raises(ModelError, match=r"in other words.*switch checkpointing off"):
+        measure(message, torch.ones(2, 3))
 
 
 @pytest.mark.parametrize("reduction", ["mean", "sum"])

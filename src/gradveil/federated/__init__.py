@@ -9,7 +9,7 @@
 
 from gradveil.messages import LocalSteps
 
-from ._checkpoint import CheckpointError, digest
+from ._checkpoint import digest
 from ._client import Client, NoReplyError, Reply, load_received
 from ._config import (
     Federation,
@@ -27,7 +27,7 @@ from ._history import (
     draw_curves,
     privacy_statement,
 )
-from ._limits import Limits, RoundSettings
+from ._limits import Limits
 from ._partition import partition
 from ._planner import PackedShape, Planner
 from ._run import FederatedRun, evaluate, round_metrics

@@ -22,21 +22,13 @@ from ._server import Server
 CHECKPOINT, RELEASES = "checkpoint", "spent.json"
 
 
-class CheckpointError(WrongValue):
-    """A checkpoint that cannot be continued from."""
-
-
 def note_releases(folder: Path, count: int) -> None:
     """Write down that so many releases were begun; call it before the last of them is made."""
     write_atomically(folder / RELEASES, json.dumps({"releases": count}))
 
 
 def noted_releases(folder: Path) -> int:
-    """How many were begun; 0 if none was noted.
-
-    A checkpoint may be older: rounds after it were released, too, though a resumed run plays them
-    again.
-    """
+    """How many were begun, those after the last checkpoint included; 0 if none was noted."""
     path = folder / RELEASES
     return int(json.loads(path.read_text())["releases"]) if path.exists() else 0
 
@@ -50,28 +42,24 @@ def save_checkpoint(folder: Path, state: dict[str, Any], fingerprint: str) -> No
 
 
 def load_checkpoint(folder: Path, fingerprint: str) -> dict[str, Any]:
-    """The folder's state, if it is whole and belongs to the run with this fingerprint.
-
-    Raises:
-        CheckpointError: If it does not, with the reason.
-    """
+    """The folder's state, if it is whole and belongs to the run with this fingerprint."""
     path, file = folder / CHECKPOINT, f"File `{folder / CHECKPOINT}`"
     if not path.exists():
-        raise CheckpointError(f"Folder `{folder}`", "hold a checkpoint", "none")
+        raise WrongValue(f"Folder `{folder}`", "hold a checkpoint", "none")
     content = path.read_bytes()
     if hashlib.sha256(content[32:]).digest() != content[:32]:
         found = "that it is truncated or damaged, or of another kind"
         advice = "Start again in another folder."
-        raise CheckpointError(file, "be a whole checkpoint of gradveil", found, advice)
+        raise WrongValue(file, "be a whole checkpoint of gradveil", found, advice)
     try:
         loaded = torch.load(io.BytesIO(content[32:]), map_location="cpu", weights_only=True)
     except pickle.UnpicklingError as error:
         found = "something else, which was not run"
-        raise CheckpointError(file, "hold tensors, numbers and text", found) from error
+        raise WrongValue(file, "hold tensors, numbers and text", found) from error
     if loaded["fingerprint"] != fingerprint:
         expected = "come from a run with this data, model, defense and settings"
         advice = "Use the settings it was made with, or another folder."
-        raise CheckpointError(file, expected, "the fingerprint of another", advice)
+        raise WrongValue(file, expected, "the fingerprint of another", advice)
     state: dict[str, Any] = loaded["state"]
     return state
 

@@ -43,46 +43,41 @@ from ._guard import AnyMessage, ModelGuard
 SAMPLINGS = ("shuffle", "poisson")
 
 
+def _check_examples(inputs: Tensor, targets: Tensor) -> None:
+    """Require inputs with their targets; there may be none of both."""
+    check_tensor(inputs, "inputs")
+    check_tensor(targets, "targets")
+    if inputs.dim() == 0 or targets.dim() == 0 or len(inputs) or len(targets):
+        tokens = gradient_of(inputs).takes_tokens
+        check_inputs(inputs, tokens=tokens)
+        check_match(inputs, targets, tokens=tokens)
+
+
 class NoReplyError(WrongValue):
     """A client, or a whole round, without a reply that could be used; nothing was sent."""
 
 
 @dataclass(frozen=True)
 class Reply:
-    """All that leaves a client: the defended values, and how many examples they stand for.
-
-    >>> import torch
-    >>> Reply({"w": torch.ones(2)}, examples=16).examples
-    16
-    """
+    """All that leaves a client: the defended values, and how many examples they stand for."""
 
     values: Tensors
     examples: int
 
     @property
     def size(self) -> int:
-        """Bytes of the values; see `size_in_bytes`."""
+        """Bytes of the values."""
         return size_in_bytes(self.values)
-
-    def check(self, expected: Tensors) -> None:
-        """Require the names and shapes of `expected`, finite values and a count of examples."""
-        check_structure(self.values, expected, "reply.values", "the server's parameters")
-        check_finite(self.values, "reply.values")
-        check_count(self.examples, "reply.examples")
 
 
 class Costs(NamedTuple):
-    """What one reply is worth. Local only: none of this is ever sent.
-
-    A simulation may read it; in a deployment it stays in the client's process.
-    """
+    """What one reply is worth: for simulations, and never sent."""
 
     loss: float | None
     """Of the batch, undefended, before the step; `None` for a batch without examples."""
     utility_first: float | None = None
-    """U1 of the mechanism that made the reply; `None` for a defense without one."""
+    """U1 and U2 of the mechanism that made the reply; `None` for a defense without one."""
     utility_second: float | None = None
-    """U2, likewise."""
 
 
 @dataclass(frozen=True)
@@ -92,29 +87,22 @@ class Batches:
     "shuffle": each epoch is a new permutation, cut into pieces of `size`; the last may be smaller.
     "poisson": each example with probability `rate`, independently of all others and of other
     replies; there may be none. This is the sampling that accountants mean.
-
-    Args:
-        count: The client's examples, n.
-        size: Of a batch. With Poisson sampling it is B, the fixed number that a private sum is
-            divided by, whatever n and the rate are: a divisor made from n would tell n.
-        sampling: "shuffle" or "poisson".
-        rate: q of Poisson sampling, a public number; size/n if `None`, at most 1, which makes n
-            public.
-        least: The fewest examples in a shuffled piece: a shorter rest of an epoch is left out.
-
-    Attributes:
-        neighbours: The data sets that an account of these batches can be about (`epsilon_after`):
-            "add-remove" where the rate was given; "zero-out" where it was made from n, as one
-            example less would change it for all others; "replace-one" for a shuffled epoch, where
-            it would move all that come after it.
     """
 
     count: int
+    """The client's examples, n."""
     size: int
+    """Of a batch. With Poisson sampling it is B, the fixed number that a private sum is divided by,
+    whatever n and the rate are: a divisor made from n would tell n."""
     sampling: str = "shuffle"
     rate: float | None = None
+    """q of Poisson sampling, a public number; size/n if `None`, at most 1: n is public then."""
     least: int = 1
+    """The fewest examples in a shuffled piece: a shorter rest of an epoch is left out."""
     neighbours: str = field(init=False, default="replace-one")
+    """What an account of these batches can be about (`epsilon_after`): "add-remove" where the rate
+    was given; "zero-out" where it was made from n, as one example less would change it for all
+    others; "replace-one" for a shuffled epoch, where it would move all that come after it."""
 
     def __post_init__(self) -> None:
         check_count(self.size, "batch_size")
@@ -156,15 +144,13 @@ def is_private(defense: Defense, unit: str | None = None) -> bool:
 class Client:
     """Private examples behind a defense.
 
-    Reply number t takes mini-batch t of the client's own data (`Batches`). Its order comes from the
-    stream (seed, "batches", identifier, epoch), the probes and the noise of reply t from (seed,
-    "defense", identifier, t), what the model itself draws (dropout) from (seed, "model",
-    identifier, t); see `named_stream`. So the state of a client is the number t and what its
-    defense remembers, and any process that has both continues exactly.
+    Reply number t takes mini-batch t of the client's own data (`Batches`). Probes and noise of
+    reply t come from the stream (seed, "defense", identifier, t), what the model itself draws
+    (dropout) from (seed, "model", identifier, t). So the state of a client is the number t and what
+    its defense remembers, and any process that has both continues exactly.
 
-    Whoever knows the seed can compute the noise and take it off again: a seed is for simulations,
-    and a run of seeded clients with `PrivateNoise` says so in `TrainingHistory.privacy`. With
-    ``seed=None`` the noise comes from a `SecureGenerator`, which is what a deployment needs.
+    Whoever knows the seed can compute the noise and take it off again: a seed is for simulations.
+    With ``seed=None`` the noise comes from a `SecureGenerator`, which is what a deployment needs.
     (Without ``gradveil[privacy]`` it comes from a Mersenne Twister filled by the system, and
     `PrivateNoise` is refused.)
 
@@ -173,38 +159,30 @@ class Client:
     answered with noise alone. So is every batch of a client without examples (of fewer than
     `least`, where batches are shuffled): it looks like one whose only example is empty, or, with
     unit="client", like one whose update is 0. Give its `inputs` the shape of an example, which a
-    guard needs: ``torch.empty(0, 28, 28)``. What (ε, δ) is about is `batches.neighbours`; where
-    batches are shuffled, the account has every example in every step, and gains nothing from the
-    order, which may be known.
+    guard needs: ``torch.empty(0, 28, 28)``. What (ε, δ) is about is `batches.neighbours`.
 
     Args:
         identifier: Of this client among the others, at least 0.
-        inputs: Its examples; there may be none.
-        targets: Their labels.
+        inputs, targets: Its examples and their labels; there may be none.
         defense: Copied, so that what it remembers is this client's own.
-        batch_size: Examples in a reply. With Poisson sampling the fixed number that the sum over
-            examples is divided by, however many there are.
+        batch_size: Examples in a reply (`Batches.size`).
         seed: The root of its random streams; `None` for numbers that nobody can repeat.
         local: FedAvg's local steps; `None` for FedSGD's gradient.
         sampling: "shuffle" or "poisson". If `None`, "poisson" for `PrivateNoise` with
             unit="example", whose account means it, and "shuffle" for all others.
-        sample_rate: q of Poisson sampling, a public number; if `None`, batch_size over the number
-            of examples, which is public then. With a rate, choose a batch_size of about q times
-            that number.
+        sample_rate: `Batches.rate`. With a rate, choose a batch_size of about q times the number of
+            examples.
         secure: Whether noise and Poisson samples come from a `SecureGenerator`; if `None`, where
-            there is no seed. With a seed, it leaves that to the order of shuffled batches and to
-            dropout; but with `PrivateNoise` dropout is secret wherever noise is.
-        allow_zero: Whether a message of zeros only is defended and sent. By default it is an error
-            (`NoReplyError`), as it mostly means a broken model or loss; a batch that is fitted
-            perfectly gives one, too.
-        guard: Looks at each model before it is answered, and refuses those that were made to give
-            single examples away; `None`: every model is answered.
-        least: The fewest examples that a reply is made of, but for Poisson samples: what is left
-            of an epoch is not taken if it is less.
+            there is no seed. A seed is then that of shuffled batches and of dropout; but with
+            `PrivateNoise` dropout is secret wherever noise is.
+        allow_zero: Whether a message of zeros only is defended and sent. By default it is an error,
+            as it mostly means a broken model or loss; a batch that is fitted perfectly gives one.
+        guard: Looks at each model before it is answered.
+        least: `Batches.least`.
 
     >>> from torch.nn.functional import cross_entropy
-    >>> from gradveil.models import build_model
     >>> from gradveil import GradientNoise
+    >>> from gradveil.models import build_model
     >>> data = torch.rand(8, 3), torch.randint(2, (8,))
     >>> client = Client(0, *data, GradientNoise(0.1), batch_size=4, seed=0)
     >>> client.reply(build_model("mlp", sizes=[3, 2]), cross_entropy).examples
@@ -229,8 +207,6 @@ class Client:
         least: int = 1,
     ) -> None:
         check_not_negative_count(identifier, "identifier")
-        check_tensor(inputs, "inputs")
-        check_tensor(targets, "targets")
         check_kind(defense, "defense", Defense, "Use for example `NoDefense()`.")
         if seed is not None:
             check_seed(seed)
@@ -238,10 +214,7 @@ class Client:
             check_kind(guard, "guard", ModelGuard, "Use `ModelGuard()`.")
         if local is not None:
             check_kind(local, "local", LocalSteps, "Use for example `LocalSteps(0.1, 2)`.")
-        if inputs.dim() == 0 or targets.dim() == 0 or len(inputs) or len(targets):
-            tokens = gradient_of(inputs).takes_tokens
-            check_inputs(inputs, tokens=tokens)
-            check_match(inputs, targets, tokens=tokens)
+        _check_examples(inputs, targets)
         self.identifier, self.inputs, self.targets = identifier, inputs, targets
         usual = "poisson" if is_private(defense, "example") else "shuffle"
         self.batches = Batches(len(inputs), batch_size, sampling or usual, sample_rate, least)
@@ -251,9 +224,9 @@ class Client:
             advice = "Leave it out, or use PrivateNoise."
             raise WrongValue("sampling", f"be 'shuffle' for {each}", found, advice)
         self.defense = deepcopy(defense)
-        if isinstance(self.defense, PrivateNoise) and self.defense.unit == "example":
-            fixed = self.defense.batch_size or batch_size  # that at hand would tell who was drawn
-            self.defense = replace(self.defense, batch_size=fixed)
+        if isinstance(defense, PrivateNoise) and defense.unit == "example":
+            fixed = defense.batch_size or batch_size  # that at hand would tell who was drawn
+            self.defense = replace(defense, batch_size=fixed)
         if isinstance(self.defense.origin, KeptSource):  # each round's model is the federation's
             self.defense.origin.any_model = True
         self.batch_size, self.seed, self.local = batch_size, seed, local
@@ -264,10 +237,7 @@ class Client:
         self._drawn: Tensor | None = None
 
     def use(self, shape: Shape) -> None:
-        """Take the server's shape for the replies to come, if the defense's source is `FromServer`.
-
-        All other defenses plan by themselves, and nothing changes.
-        """
+        """Take the server's shape for the replies to come, if its source is `FromServer`."""
         if isinstance(self.defense.origin, FromServer):
             self.defense.origin.use(shape)
 
@@ -275,9 +245,9 @@ class Client:
         """The defended message of the next mini-batch, and its number of examples.
 
         Raises:
-            NonFiniteError: If the model's weights, its message or what would be sent is not finite.
-            NoReplyError: If the client has no examples, and its defense is not `PrivateNoise`, or
-                if all of the message is 0.
+            NonFiniteError: If weights, message or what would be sent is not finite.
+            NoReplyError: If there are no examples, for defenses other than `PrivateNoise`, or if
+                all of the message is 0.
             RefusedError: If the guard refuses the model.
         """
         message, inputs = self._next_message(model, loss_fn)
@@ -294,11 +264,11 @@ class Client:
         return reply, Costs(loss, *utility(defended.values, defended.mechanism))
 
     def state_dict(self) -> dict[str, Any]:
-        """The state to continue from: numbers, and what the defense remembers."""
+        """Numbers, and what the defense remembers."""
         return {"root": self._root, "step": self._step, "defense": self.defense.state_dict()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continue from a state that `state_dict` returned."""
+        """Continue from what `state_dict` returned."""
         if state.keys() != {"root", "step", "defense"}:
             keys = "have the keys ['defense', 'root', 'step']"
             raise WrongValue("state", keys, f"{sorted(state)}", "Use what `state_dict` returned.")
@@ -338,16 +308,13 @@ class Client:
         return message, inputs
 
     def _generator(self) -> torch.Generator:
-        """For the probes and the noise of the reply whose batch was just taken."""
+        """Of the reply whose batch was just taken."""
         if self.secure:
             return generator_or_fresh(None, secure=self.defense.secure)
         return named_stream(self._root, "defense", self.identifier, self._step - 1)
 
     def _respond(self, message: AnyMessage, inputs: Tensor) -> Defended:
-        """The defended step. A message of zeros only is an error, whatever its defense makes of it.
-
-        Where a defense fails on such a message, that is the reason which is told.
-        """
+        """The defended step. A message of zeros only is an error, whatever is made of it."""
         if not len(inputs) and is_private(self.defense, "client"):
             nothing = {n: torch.zeros_like(p) for n, p in message.parameters.items()}
             return self.defense.respond(lambda _: nothing, torch.zeros(1, 1), self._generator())
@@ -397,10 +364,8 @@ def _loss(message: AnyMessage, inputs: Tensor) -> float | None:
 def load_received(model: nn.Module, received: Tensors) -> None:
     """Put a server's weights into the client's own model, all of them or none.
 
-    Raises:
-        ValueError: If names, shapes or types are not those of the model's `state_dict`, or if a
-            number is not finite. The model then stays as it was. A buffer may have the infinities
-            that the client's own has, as a mask of attention does.
+    Names, shapes and types have to be those of the model's `state_dict`, and numbers finite. A
+    buffer may have the infinities that the client's own has, as a mask of attention does.
     """
     expected = model.state_dict()
     check_structure(received, expected, "weights", "the client's own model")

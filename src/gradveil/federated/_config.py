@@ -27,7 +27,7 @@ from gradveil.messages import LocalSteps, LossFunction
 from gradveil.privacy import check_delta, check_sample_rate
 
 from ._client import SAMPLINGS
-from ._partition import KINDS
+from ._partition import KINDS, partition
 
 OPTIMIZERS: dict[str, Any] = {
     "adam": torch.optim.Adam,
@@ -90,13 +90,7 @@ class Federation:
 
 
 def sample_clients(identifiers: Sequence[int], fraction: float, seed: int, round: int) -> list[int]:
-    """`count_asked` of them, drawn anew in every round, in order.
-
-    They come from the stream (seed, "sampling", round).
-
-    >>> sample_clients([0, 1, 2, 3], 1.0, seed=0, round=1)
-    [0, 1, 2, 3]
-    """
+    """`count_asked` of them, drawn anew in every round, in order."""
     check_kind(identifiers, "identifiers", (list, tuple, range), "Give the clients' numbers.")
     if not identifiers:
         raise WrongValue("identifiers", "hold at least one", "none")
@@ -195,9 +189,13 @@ class TrainingConfig(Federation):
         """What it was made of, as plain values."""
         return {each.name: getattr(self, each.name) for each in fields(self) if each.init}
 
+    def parts_of(self, targets: Tensor) -> list[Tensor]:
+        """The places of each client's examples."""
+        return partition(targets, self.clients, self.partition, alpha=self.alpha, seed=self.seed)
+
     @property
     def loss_fn(self) -> LossFunction:
-        """The loss function: cross-entropy, a mean over examples."""
+        """A mean over examples."""
         return cross_entropy
 
 

@@ -71,21 +71,16 @@ class ModelGuard:
     The examples are made up, so that a refusal tells nothing of the client's data. It finds what
     it looks for and proves nothing: rows that sort examples in eight directions instead of one pass
     it, and so do weights that are used outside of layers, as in ``x @ w``. What protects against
-    every server is clipping (`PrivateNoise`). It costs about one forward and backward pass of
-    `examples` examples.
+    every server is clipping (`PrivateNoise`).
 
-    Args:
-        examples: How many are made up.
-        most_parallel: Rows of one layer that may point the same way, beyond as many as random
-            rows of that size do.
-        least_effective: The share of the examples that the signal has to come from:
-            (Σ_n ‖δ_n‖)² / (N Σ_n ‖δ_n‖²), 1 if all count alike. Fishing for one of C classes
-            makes it 1/C.
     """
 
     examples: int = 64
+    """How many are made up."""
     most_parallel: int = 8
+    """Rows of one layer that may point the same way, beyond as many as random rows do."""
     least_effective: float = 0.25
+    """The least `effective_share`; fishing for one of C classes makes it 1/C."""
 
     def __post_init__(self) -> None:
         check_count(self.examples, "examples")
@@ -93,11 +88,7 @@ class ModelGuard:
         check_ratio(self.least_effective, "least_effective")
 
     def check(self, message: AnyMessage, inputs: Tensor) -> None:
-        """Refuse a model with one of the signs; of the batch only shapes are read.
-
-        Raises:
-            RefusedError: With the layer and the sign.
-        """
+        """Refuse a model with one of the signs; of the batch only shapes are read."""
         for sign in self.signs(message, inputs):
             advice = "Nothing was sent; ask who made the model, or raise `ModelGuard`'s limits."
             raise RefusedError("The server's model", "not isolate single examples", sign, advice)
@@ -106,7 +97,8 @@ class ModelGuard:
         """What is suspicious about the model, in words; nothing if it is not."""
         generator = named_stream("guard")
         own, made = synthetic(message, inputs, generator, self.examples)
-        made = _of_any_brightness(made, generator)
+        brighter = normal_like(made.flatten(1)[:, 0], generator)  # noise alone has the mean 0
+        made = made + brighter.view(-1, *[1] * (made.dim() - 1))
         with explained(own, made):
             uses = _signals(message.loss, own.targets, made)
         for use in uses[:-1]:  # the last layer tells classes apart: that is its task
@@ -129,12 +121,6 @@ def _meets_once(use: LayerUse) -> bool:
     if isinstance(use, LinearUse):
         return use.h[0].numel() == use.h.shape[-1]
     return isinstance(use, ConvUse) and use.h[0].numel() == use.h.shape[1]
-
-
-def _of_any_brightness(made: Tensor, generator: torch.Generator) -> Tensor:
-    """The same examples, each as a whole brighter or darker: noise alone has the mean 0."""
-    first = made.flatten(1)[:, 0]
-    return made + normal_like(first, generator).view(-1, *[1] * (made.dim() - 1))
 
 
 def _signals(loss: FunctionalLoss, targets: Any, inputs: Tensor) -> list[LayerUse]:

@@ -4,7 +4,7 @@ import csv
 import io
 import json
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
@@ -66,19 +66,18 @@ class TrainingHistory:
         config: dict[str, Any] | None = None,
     ) -> "TrainingHistory":
         """These rounds with what their account says; `short`: whether its budget ended the run."""
-        told = cls(tuple(rounds), config or {})
         if account is None:
-            return told
-        stopped = (
-            f"{'In this simulation, after' if simulation else 'After'} {len(rounds)} rounds ε is"
-            f" {account.epsilon():.4g} at δ = {account.delta:g} ({account.hides}); one more round"
-            f" would make it {account.epsilon(1):.4g}, above the budget of {account.budget:g}."
-            if short
-            else None
-        )
-        return replace(
-            told, privacy={**account.describe(), "simulation": simulation}, stopped=stopped
-        )
+            return cls(tuple(rounds), config or {})
+        stopped = None
+        if short:
+            stopped = (
+                f"{'In this simulation, after' if simulation else 'After'} {len(rounds)} rounds ε"
+                f" is {account.epsilon():.4g} at δ = {account.delta:g} ({account.hides}); one more"
+                f" round would make it {account.epsilon(1):.4g}, above the budget of"
+                f" {account.budget:g}."
+            )
+        privacy = {**account.describe(), "simulation": simulation}
+        return cls(tuple(rounds), config or {}, privacy, stopped)
 
     @property
     def simulation(self) -> bool:

@@ -3,22 +3,13 @@
 import math
 from collections.abc import Mapping
 from dataclasses import KW_ONLY, dataclass, replace
-from typing import Any, NamedTuple
+from typing import Any
 
 from gradveil._checks import WrongType, WrongValue
 from gradveil.catalog import Spec, build_defense
 from gradveil.defenses import Defense
-from gradveil.messages import LocalSteps
 
 from ._guard import RefusedError
-
-
-class RoundSettings(NamedTuple):
-    """How a client answers one round."""
-
-    defense: Defense
-    batch_size: int
-    local: LocalSteps | None = None
 
 
 @dataclass(frozen=True)
@@ -26,7 +17,7 @@ class Limits:
     """Bounds, set in the client's own code, on what a server's round configuration may ask for.
 
     Without a bound the server has no say in a setting. A request outside of the bounds is an error
-    on the client: nothing is sent. Text from a server names what is in `defenses`, nothing else.
+    on the client: nothing is sent.
 
     Args:
         defenses: Specifications. A server may ask for one of them, or for the same with a larger
@@ -36,8 +27,7 @@ class Limits:
             out, whoever chose the size. A server that chooses it can still compare messages that
             differ by an example; against that there is only noise. Where Poisson sampling has no
             rate of its own, the rate is that of the size asked for: account for the largest.
-        local_steps: The least and the most of FedAvg's local steps.
-        local_lr: The least and the largest rate of those steps.
+        local_steps, local_lr: The least and the most of FedAvg's local steps, and of their rate.
 
     >>> limits = Limits(["optimal-noise(scale=0.01)"])
     >>> limits.defense("optimal-noise(scale=0.05)").scale
@@ -83,11 +73,11 @@ class Limits:
         own = [path for each in self.defenses for path in Spec.parse(each, "defense").imports]
         return build_defense(text, allow_imports=own)
 
-    def settings(self, config: Mapping[str, Any], own: RoundSettings) -> RoundSettings:
-        """The client's own settings, with what the round configuration asks for in their place.
+    def settings(self, config: Mapping[str, Any], own: Mapping[str, Any]) -> dict[str, Any]:
+        """The client's own settings, with what a round's configuration asks for in their place.
 
-        Keys: "defense", "batch-size", "local-steps", "local-lr". "seed" and the parts of a defense
-        are never a server's to choose. Other keys are not looked at.
+        Of the client: "defense", "batch_size", "local". Of the server: "defense", "batch-size",
+        "local-steps", "local-lr"; "seed" and the parts of a defense are never its to choose.
         """
         for key in OWN & config.keys():
             raise _refused(f"leave `{key}` to the client", "it in the round's configuration")
@@ -97,12 +87,12 @@ class Limits:
         asked |= _within(config, "batch-size", "batch_size", self.batch_size, int)
         local = _within(config, "local-steps", "steps", self.local_steps, int)
         local |= _within(config, "local-lr", "lr", self.local_lr, float)
-        if local and own.local is None:
+        if local and own["local"] is None:
             found = f"{sorted(local)} of local steps in the round's configuration"
             raise _refused("ask clients of FedSGD for gradients only", found)
-        if local and own.local is not None:
-            asked["local"] = replace(own.local, **local)
-        return own._replace(**asked)
+        if local:
+            asked["local"] = replace(own["local"], **local)
+        return {**own, **asked}
 
 
 def _refused(expected: str, found: str) -> RefusedError:

@@ -42,12 +42,7 @@ def partition(
       et al. 2017): `ShardPartitioner(num_shards_per_partition=2)`. Examples that do not fill a
       shard are left out.
 
-    Args:
-        targets: The label of each example; for "iid" any targets.
-        clients: How many clients.
-        kind: One of the above.
-        alpha: For "dirichlet".
-        seed: Of numpy's default generator.
+    The seed is that of numpy's default generator.
 
     >>> [len(part) for part in partition(torch.zeros(10), 4)]
     [3, 3, 2, 2]

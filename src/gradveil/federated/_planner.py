@@ -19,12 +19,7 @@ from gradveil._checks import (
     check_seed,
 )
 from gradveil._random import named_stream
-from gradveil.messages import (
-    LocalSteps,
-    LossFunction,
-    check_match,
-    gradient_of,
-)
+from gradveil.messages import LocalSteps, LossFunction, check_match, gradient_of
 from gradveil.shapes import Shape, fit_shape, gather, trust_in
 
 
@@ -71,12 +66,7 @@ class PackedShape:
 
     @cached_property
     def shape(self) -> Shape:
-        """The shape, made once: so are the plans that it has.
-
-        Raises:
-            ValueError: If the parts do not fit each other, or if a level is not finite or not
-                above 0, as no server of ours would have sent it.
-        """
+        """The shape, made once: so are the plans that it has. An error if the parts do not fit."""
         lines = _read(self.layout)
         sizes = [size for _, *parts in lines for size in parts]
         coded = [prod(size) if prod(size) > 1 else 0 for size in sizes]
@@ -119,19 +109,16 @@ class Planner:
     The shape is that of `fit_shape`: Theorem 2's r_i = √(E‖∇_x g_i‖² / E g_i²) for each tensor, row
     and column, as far as the public batches prove it better than isotropic noise; with less than
     two batches, or examples that a trained model does not know (`trust_in`), it is isotropic. It is
-    the same for all clients, so its cost does not depend on how many there are; clients that plan
-    with `FromServer` measure nothing. What it sends takes less than a hundredth of the bytes of a
-    model with 100,000 parameters.
+    the same for all clients, which measure nothing. What it sends takes less than a hundredth of
+    the bytes of a model with 100,000 parameters.
 
     Round t plans anew if t - 1 is a multiple of `refresh_every`, with probes from the stream (seed,
     "plan", t). So a planner's state is its last shape.
 
     Args:
         public: Inputs and targets that are no client's secret. They should be like the clients'.
-        loss_fn: As clients use it.
         refresh_every: Rounds from one plan to the next.
-        batch_size: Examples in a public batch: as many as clients have in theirs.
-        local: FedAvg's local steps, as clients take them; `None` for FedSGD's gradient.
+        loss_fn, batch_size, local: As clients have them.
         seed: The root of its random stream.
     """
 
@@ -182,7 +169,7 @@ class Planner:
         return fit_shape(evidence, size=self.batch_size, trust=trust, entries=False)
 
     def state_dict(self) -> dict[str, Any]:
-        """The state to continue from: the last shape, packed; nothing before the first."""
+        """The last shape, packed; nothing before the first."""
         names = () if self._packed is None else ("layout", "means", "codes")
         return {name: getattr(self._packed, name) for name in names}
 

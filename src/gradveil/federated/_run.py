@@ -80,19 +80,16 @@ class FederatedRun:
     """Clients and a server in one process, round after round.
 
     Args:
-        server: With the model and its optimizer.
         clients: Each with an identifier of its own.
         loss_fn: A mean over examples.
-        fraction: The share of clients that is asked in a round (`sample_clients`).
-        seed: Of the sampling of clients.
+        fraction, seed: The share of clients that is asked in a round (`sample_clients`).
         held_out: Inputs and targets for evaluation.
         evaluate_every: Rounds between evaluations; `run` evaluates its last round as well.
         account: Counts each round as one step for every client, asked or not, before anything is
-            released; `run` ends before a round that its budget does not allow. `None` for a run
-            without (ε, δ). The clients have to clip and to add the noise that it states, and to
-            sample at its rate at most; one of "add-remove" is refused where a client's rate is
-            made from its number of examples (`Batches.neighbours`).
-        planner: Makes the shape that clients with `FromServer` plan with; none if `None`.
+            released; `run` ends before a round that its budget does not allow. The clients have to
+            clip and to add the noise that it states, and to sample at its rate at most; one of
+            "add-remove" is refused where a client's rate is made from its number of examples.
+        planner: Makes the shape that clients with `FromServer` plan with.
         config: What the history says that the run was made from.
 
     >>> import torch
@@ -131,9 +128,8 @@ class FederatedRun:
         if account is not None:
             check_kind(account, "account", PrivacyAccount, "Make one of noise, rate and δ.")
             _check_relation(account, clients)
-        if held_out is not None:
-            for part in check_pair(held_out, "held_out"):
-                check_tensor(part, "held_out")
+        for part in () if held_out is None else check_pair(held_out, "held_out"):
+            check_tensor(part, "held_out")
         if planner is not None:
             check_kind(planner, "planner", Planner, "Give it public examples and the loss.")
         self.server, self.loss_fn, self.held_out = server, loss_fn, held_out
@@ -141,6 +137,13 @@ class FederatedRun:
         self.account, self.planner, self.config = account, planner, dict(config or {})
         self.rounds: list[RoundMetrics] = []
         self._wanted = 0
+        parts = {
+            "model": server.model,
+            "optimizer": server.optimizer,
+            "account": account,
+            "planner": planner,
+        }
+        self._parts: dict[str, Any] = {n: part for n, part in parts.items() if part is not None}
         options = {
             "fraction": count_asked(len(clients), fraction),
             "seed": seed,
@@ -199,7 +202,7 @@ class FederatedRun:
         return round_metrics(number, counted, skipped, [costs[i] for i in counted])
 
     def _send_shape(self, number: int, clients: Sequence[Client]) -> int | None:
-        """Give this round's shape to its clients; returns the bytes that each of them gets."""
+        """Give this round's shape to its clients; the bytes that each of them gets."""
         if self.planner is None:
             return None
         packed = self.planner.plan(number, self.server.model)
@@ -253,32 +256,25 @@ class FederatedRun:
         released a second time, with other noise: the account counts them twice.
         """
         self.load_state_dict(load_checkpoint(folder, self.fingerprint))
-        again = any(client.secure for client in self.clients.values())
-        if self.account is not None and again:
+        if self.account is not None and any(client.secure for client in self.clients.values()):
             lost = noted_releases(folder) - self.account.steps
             if lost > 0:
                 self.account.step(lost)
 
     def state_dict(self) -> dict[str, Any]:
         """All that changes from round to round: tensors, numbers and text."""
-        parts = {"account": self.account, "planner": self.planner}
         return {
             "history": self.history.to_json(),
-            "model": self.server.model.state_dict(),
-            "optimizer": self.server.optimizer.state_dict(),
             "clients": {i: client.state_dict() for i, client in self.clients.items()},
-            **{name: part.state_dict() for name, part in parts.items() if part is not None},
+            **{name: part.state_dict() for name, part in self._parts.items()},
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue from a state that `state_dict` returned."""
-        self.server.model.load_state_dict(state["model"])
-        self.server.optimizer.load_state_dict(state["optimizer"])
         for identifier, client in self.clients.items():
             client.load_state_dict(state["clients"][identifier])
-        for name, part in {"account": self.account, "planner": self.planner}.items():
-            if part is not None:
-                part.load_state_dict(state[name])
+        for name, part in self._parts.items():
+            part.load_state_dict(state[name])
         self.rounds = list(TrainingHistory.from_json(state["history"]).rounds)
 
 

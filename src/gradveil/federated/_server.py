@@ -6,7 +6,14 @@ from dataclasses import dataclass
 import torch
 from torch import nn
 
-from gradveil._checks import WrongValue, check_choice, check_finite, check_kind
+from gradveil._checks import (
+    WrongValue,
+    check_choice,
+    check_count,
+    check_finite,
+    check_kind,
+    check_structure,
+)
 from gradveil._typing import Tensors
 from gradveil.messages import check_model, trainable_parameters
 
@@ -31,17 +38,7 @@ class Server:
     Buffers (BatchNorm's running statistics) are no part of a reply and stay as they are. Frozen
     parameters stay, too.
 
-    Args:
-        model: The global model; its parameters are changed in place.
-        optimizer: Over the model's parameters, all that are trained and no others. Optional for
-            "update".
-        kind: "gradient" or "update".
-
-    >>> from gradveil.models import build_model
-    >>> model = build_model("mlp", sizes=[3, 2])
-    >>> server = Server(model, torch.optim.SGD(model.parameters(), lr=0.1))
-    >>> type(server.model).__name__
-    'MLP'
+    The optimizer holds all parameters that are trained and no others.
     """
 
     def __init__(
@@ -76,9 +73,6 @@ class Server:
         in the order of their identifiers, whoever answered first. Without a good reply all stays as
         it is; weights that are not finite after the step are an error.
 
-        Args:
-            replies: (identifier, Reply) of each client.
-
         Returns:
             The replies that count, by client, and the others with the reason.
         """
@@ -89,7 +83,9 @@ class Server:
         for identifier, reply in replies:
             check_kind(reply, "replies", Reply, "Give (identifier, Reply) of each client.")
             try:
-                reply.check(expected)
+                check_structure(reply.values, expected, "reply.values", "the server's parameters")
+                check_finite(reply.values, "reply.values")
+                check_count(reply.examples, "reply.examples")
                 if identifier in counted:
                     raise ValueError(f"Found two replies of client {identifier}: one counts.")
             except ValueError as error:

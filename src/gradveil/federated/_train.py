@@ -21,7 +21,6 @@ from ._checkpoint import CHECKPOINT
 from ._client import Client
 from ._config import Split, TrainingConfig, load_split
 from ._history import TrainingHistory
-from ._partition import partition
 from ._planner import Planner
 from ._run import FederatedRun, OnRound
 from ._server import Server
@@ -32,12 +31,9 @@ HISTORY, MULTIPLIER = "history.json", "noise_multiplier"
 def private_defense(
     config: TrainingConfig, *, allow_imports: AllowImports = False
 ) -> PrivateNoise | None:
-    """The defense of a run, if it has (ε, δ); `None` for all others.
+    """The defense of a run, if it has (ε, δ); an error if there is a target and it has none.
 
     With a target its noise multiplier may be left out: 1 stands in its place here.
-
-    Raises:
-        ValueError: If there is a target, and the defense has no (ε, δ).
     """
     spec = Spec.parse(config.defense, "defense")
     if config.target_epsilon is not None and MULTIPLIER in spec.missing:
@@ -56,12 +52,11 @@ def private_defense(
 def accounted(
     config: TrainingConfig, targets: Tensor, *, allow_imports: AllowImports = False
 ) -> tuple[TrainingConfig, PrivacyAccount | None]:
-    """The configuration with all of a private defense in it, and its account.
+    """The configuration with all of a private defense in it, and its account; else neither changes.
 
-    Without a defense that has (ε, δ), the configuration as it is, and no account. Local steps make
-    an update that is clipped as a whole (unit="client"). A multiplier that was left out is the
-    smallest with ε(δ) ≤ `target_epsilon` after all rounds. One that was given stays: the run then
-    ends before the round that would exceed the target.
+    Local steps make an update that is clipped as a whole (unit="client"). A multiplier that was
+    left out is the smallest with ε(δ) ≤ `target_epsilon` after all rounds. One that was given
+    stays: the run then ends before the round that would exceed the target.
 
     The account has one step for each round, for every client, asked or not. A `sample_rate` is a
     public number, and the account is about one example more or less. Without one, each client draws
@@ -71,10 +66,7 @@ def accounted(
     was replaced by another: adding one would move all that come after it. Of a client, whose
     messages can be counted, all that it sends is replaced by messages without examples.
 
-    Args:
-        config: What to train.
-        targets: The labels of the training examples, before they are given to clients.
-        allow_imports: As for `build_run`.
+    `targets` are the labels of the training examples, before they are given to clients.
     """
     defense = private_defense(config, allow_imports=allow_imports)
     if defense is None:
@@ -107,9 +99,7 @@ def _sampled(config: TrainingConfig, defense: PrivateNoise, targets: Tensor) -> 
         return 1.0, "replace-one"
     if config.sample_rate is not None:
         return config.sample_rate, "add-remove"
-    parts = partition(
-        targets, config.clients, config.partition, alpha=config.alpha, seed=config.seed
-    )
+    parts = config.parts_of(targets)
     rates = [min(1.0, config.batch_size / len(part)) for part in parts if len(part)]
     return max(rates, default=1.0), "zero-out"
 
@@ -144,16 +134,12 @@ def build_run(
     planner: Planner | None = None,
     allow_imports: AllowImports = False,
 ) -> FederatedRun:
-    """The run that a configuration describes, before its first round.
-
-    With a defense that has (ε, δ) it is accounted for (`accounted`), and ends before a round that
-    would exceed `target_epsilon`.
+    """The run that a configuration describes, before its first round (see `accounted`).
 
     Args:
-        config: What to train.
         data: What `load_split(config)` gave; loaded if `None`.
-        planner: Of the shape for clients whose defense waits for the server's. For these, the first
-            128 held-out examples, which stand for public ones, are planned from if `None`.
+        planner: Of the shape for clients whose defense waits for the server's; one of the first 128
+            held-out examples, which stand for public ones, if `None`.
         allow_imports: Whether model and defense may be import paths, whose code is then run: True
             for a configuration of the local user's own, or the paths that are allowed.
     """
@@ -164,9 +150,7 @@ def build_run(
     if planner is None and defense.about.source == "server":
         planner = build_planner(config, data.held_out)
     model = initial_model(config, data, allow_imports=allow_imports)
-    parts = partition(
-        data.targets, config.clients, config.partition, alpha=config.alpha, seed=config.seed
-    )
+    parts = config.parts_of(data.targets)
     clients = [
         Client(
             identifier,
@@ -197,9 +181,7 @@ def build_run(
 
 
 def build_planner(
-    config: TrainingConfig,
-    public: tuple[torch.Tensor, torch.Tensor] | None,
-    refresh_every: int = 10,
+    config: TrainingConfig, public: tuple[Tensor, Tensor] | None, refresh_every: int = 10
 ) -> Planner:
     """A planner for the clients of this configuration, from 128 public inputs and targets."""
     if public is None or len(public[0]) < 2:
@@ -229,7 +211,6 @@ def train(
 
     With `resume`, continue from the folder's checkpoint, if there is one: the weights and all
     numbers are then those of a run that was never stopped. A folder takes one run at a time.
-    `data` and `allow_imports` are those of `build_run`.
     """
     check_kind(config, "config", TrainingConfig, "Use for example `TrainingConfig(rounds=2)`.")
     check_flag(resume, "resume")
@@ -265,10 +246,8 @@ def _save(model: nn.Module, history: TrainingHistory, folder: Path) -> None:
 
 def _check_unused(folder: Path) -> None:
     """Require a folder without the results or checkpoints of another run."""
-    for name, advice in (
-        (CHECKPOINT, "Continue it with `resume` (`--resume`)"),
-        (HISTORY, "Remove it"),
-    ):
+    continued = "Continue it with `resume` (`--resume`)"
+    for name, advice in ((CHECKPOINT, continued), (HISTORY, "Remove it")):
         if (folder / name).exists():
             raise FileExistsError(
                 f"Folder `{folder}` should hold no results of an earlier run. Found `{name}`."

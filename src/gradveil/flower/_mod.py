@@ -35,22 +35,17 @@ class DefendReply:
 
     A mod sees weights, not examples, models or losses. So it takes noise that needs nothing else:
     `GradientNoise(scale)`, `LaplaceNoise(scale)` and `PrivateNoise(..., unit="client")`, which
-    clips the whole update. For noise that is planned, use `train_function`, or a defense inside of
-    your own train function.
+    clips the whole update.
 
     Of the reply's metrics the number of examples is sent on, and nothing else: losses and
     accuracies tell of the data. With `PrivateNoise` that number is 1 for every client: how many
-    examples a client has is private, too, and all clients count alike. Messages other than for
-    training are passed on as they are, and so are their replies. If the client fails, the server
-    is not told why.
+    examples a client has is private, too. Messages other than for training are passed on as they
+    are, and so are their replies. If the client fails, the server is not told why.
 
     Args:
         defense: The noise.
         unchanged: Names of arrays that are no parameters, such as BatchNorm's statistics: the
             server gets back what it sent. Integers always are.
-
-    >>> DefendReply(GradientNoise(scale=0.1)).defense.scale
-    0.1
     """
 
     def __init__(self, defense: Defense, unchanged: Collection[str] = ()) -> None:

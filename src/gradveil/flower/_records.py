@@ -1,7 +1,6 @@
 """Conversion of replies to Flower's records and back: defended values and example counts."""
 
 from collections.abc import Mapping
-from typing import Any
 
 import torch
 from flwr.app import Array, ArrayRecord, Error, Message, MetricRecord, RecordDict
@@ -26,8 +25,7 @@ def reply_to(
 ) -> Message:
     """The answer to a train message: one ArrayRecord, one MetricRecord with one number.
 
-    A second number, "simulation", tells that private noise came from a seed, so that a server's
-    account can say so.
+    `simulation` adds a second, which tells a server's account that private noise had a seed.
 
     For clients that call a defense themselves::
 
@@ -55,9 +53,6 @@ def read_reply(message: Message, expected: Tensors) -> Reply:
     """What a client sent, in the types of `expected`; names and shapes are for others to check.
 
     Of its metrics only the number of examples is looked at.
-
-    Raises:
-        ValueError: If the message is an error, or if its records are not those of a reply.
     """
     if message.has_error():
         raise ValueError(f"The client failed with code {message.error.code}.")
@@ -77,11 +72,6 @@ def read_reply(message: Message, expected: Tensors) -> Reply:
     return Reply(values, examples)
 
 
-def is_simulated(message: Message) -> bool:
-    """Whether a reply tells that its noise came from a seed."""
-    return any(SIMULATION in metrics for metrics in message.content.metric_records.values())
-
-
 def model_arrays(message: Message) -> Tensors:
     """The global model's weights and buffers, as the server sent them."""
     records = [r for name, r in message.content.array_records.items() if name != SHAPE]
@@ -98,11 +88,7 @@ def shape_record(shape: PackedShape) -> ArrayRecord:
 
 
 def read_shape(message: Message) -> Shape | None:
-    """The shape that a server sent, in its own words: for the client to check; `None` without one.
-
-    Raises:
-        ValueError: If the record is no shape.
-    """
+    """The shape that a server sent, for the client to check; `None` without one."""
     record = message.content.array_records.get(SHAPE)
     if record is None:
         return None
@@ -114,12 +100,6 @@ def read_shape(message: Message) -> Shape | None:
     return PackedShape(layout, **parts).shape
 
 
-def round_config(message: Message) -> dict[str, Any]:
-    """The round's configuration, as the server sent it: to be checked, never to be believed."""
-    records = message.content.config_records.values()
-    return {key: value for record in records for key, value in record.items()}
-
-
 def record_of(tensors: Mapping[str, Tensor]) -> ArrayRecord:
     """Tensors as Flower keeps them; bfloat16, which it does not know, as float32."""
     known = {n: t.float() if t.dtype is torch.bfloat16 else t for n, t in tensors.items()}
@@ -127,11 +107,7 @@ def record_of(tensors: Mapping[str, Tensor]) -> ArrayRecord:
 
 
 def tensors_of(record: ArrayRecord) -> Tensors:
-    """The tensors of a record, on the CPU.
-
-    Raises:
-        ValueError: If the bytes of one are no numpy array of numbers.
-    """
+    """The tensors of a record, on the CPU."""
     try:
         return {name: torch.from_numpy(array.numpy()) for name, array in record.items()}
     except Exception as error:  # bytes from elsewhere: numpy's parser raises what it likes

@@ -24,7 +24,7 @@ from gradveil.federated import (
 )
 from gradveil.privacy import PrivacyAccount
 
-from ._records import SHAPE, is_simulated, read_reply, record_of, shape_record, tensors_of
+from ._records import SHAPE, SIMULATION, read_reply, record_of, shape_record, tensors_of
 
 _log = logging.getLogger("gradveil.flower")
 
@@ -37,13 +37,11 @@ class FedSGD(FedAvg):
     trainable parameters. A reply that is malformed, not finite, or did not come is skipped and
     counted (`history`, and the round's train metrics); the run goes on with the rest.
 
-    BatchNorm's running statistics are sent to clients with the weights and never come back: a
-    gradient does not hold them, and they would tell of the private data. They stay as they are in
-    `model`, so use BatchNorm in eval mode, with statistics of public data or its initial ones.
+    BatchNorm's running statistics never come back from clients: they would tell of the private
+    data. So use BatchNorm in eval mode, with statistics of public data or its initial ones.
 
     Args:
-        model: The global model, moved in place.
-        optimizer: Over the model's parameters.
+        model, optimizer: The global model, moved in place, and what moves it.
         options: Of Flower's `FedAvg`: `fraction_train`, `min_train_nodes` (1), and
             `min_available_nodes` (2), which is waited for before the first round only.
         planner: Plans the shape of the noise for clients whose source is `FromServer`, once a
@@ -51,16 +49,9 @@ class FedSGD(FedAvg):
         account: Counts each round as one step for every client, before it is asked for; `start`
             ends before its budget is exceeded, and the train metrics hold ε so far ("epsilon"),
             and whether noise came from a seed ("simulation", 0 or 1): ε protects nobody as soon as
-            one node has told so. The account believes what it is told: the clients have to clip,
-            to sample and to add noise as it states (`train_function` with `PrivateNoise`), each
-            with its rate at most. With clients whose rate is made from their number of examples
-            (no `sample_rate`) give neighbours="zero-out".
-
-    >>> from gradveil.models import build_model
-    >>> model = build_model("mlp", sizes=[3, 2])
-    >>> strategy = FedSGD(model, torch.optim.SGD(model.parameters(), lr=0.1))
-    >>> strategy.history.skipped
-    0
+            one node has told so. The clients have to clip, to sample and to add noise as it states
+            (`train_function` with `PrivateNoise`), each with its rate at most; without a
+            `sample_rate` give neighbours="zero-out".
     """
 
     kind = "gradient"
@@ -106,10 +97,9 @@ class FedSGD(FedAvg):
         *others: Any,
         **options: Any,
     ) -> Result:
-        """As `FedAvg.start`; starts from the model's own weights if no others are given.
+        """As `FedAvg.start`; from the model's own weights if no others are given.
 
-        With an account it ends before the round that its budget does not allow; `history.stopped`
-        says so.
+        It ends before the round that the account's budget does not allow: see `history.stopped`.
         """
         if initial_arrays is not None:
             self.model.load_state_dict(tensors_of(initial_arrays))
@@ -127,10 +117,7 @@ class FedSGD(FedAvg):
         """As `FedAvg`, of all nodes that it waits for; those gone after the first round are not.
 
         With a planner each message has the plan's shape, computed once for all. An account counts
-        the round before it is sent.
-
-        Raises:
-            BudgetError: If the account's budget does not allow it. Nothing is sent then.
+        the round before it is sent: nothing is, where the budget does not allow it.
         """
         sample_nodes(grid, self.min_available_nodes, 0)  # Flower counts them before it waits
         sent = list(super().configure_train(server_round, arrays, config, grid))
@@ -163,11 +150,8 @@ class FedSGD(FedAvg):
                 "round %d: node %d does not count: %s", server_round, skip.client, skip.reason
             )
         epsilon = None if self.account is None else self.account.epsilon()
-        row = replace(
-            round_metrics(server_round, counted, skipped),
-            epsilon=epsilon,
-            shape_bytes=self._shape_bytes,
-        )
+        row = round_metrics(server_round, counted, skipped)
+        row = replace(row, epsilon=epsilon, shape_bytes=self._shape_bytes)
         self.rounds.append(row)
         metrics: dict[str, int | float] = {
             "num-examples": row.examples,
@@ -190,7 +174,8 @@ class FedSGD(FedAvg):
             node = asked.get(answer.reply_to_message_id, answer.src_node_id)
             try:
                 received.append((node, read_reply(message, expected)))
-                self.simulation = self.simulation or is_simulated(message)
+                told = message.content.metric_records.values()
+                self.simulation |= any(SIMULATION in metrics for metrics in told)
             except ValueError as error:
                 failed.append(Skip(node, str(error)))
         return received, failed
@@ -204,16 +189,10 @@ class FedAvgUpdates(FedSGD):
     as by `FedSGD`, and so are BatchNorm's statistics.
 
     Args:
-        model: The global model, moved in place.
+        model, planner, options: As for `FedSGD`; the planner with the clients' local steps.
         optimizer: Steps on minus the mean change; SGD with rate 1, plain averaging, if `None`.
-        planner: As for `FedSGD`; with the clients' local steps.
         account: As for `FedSGD`, with unit="client", a rate of 1 and neighbours="zero-out", as
             everybody sees which clients answer.
-        options: As for `FedSGD`.
-
-    >>> from gradveil.models import build_model
-    >>> FedAvgUpdates(build_model("mlp", sizes=[3, 2])).server.kind
-    'update'
     """
 
     kind = "update"

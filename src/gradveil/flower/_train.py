@@ -10,7 +10,7 @@ import torch
 from flwr.app import ConfigRecord, Context, Message, RecordDict
 from torch import Tensor, nn
 
-from gradveil._checks import WrongType
+from gradveil._checks import WrongType, WrongValue
 from gradveil.data import Dataset
 from gradveil.defenses import Defense, PrivateNoise
 from gradveil.federated import (
@@ -19,12 +19,11 @@ from gradveil.federated import (
     LocalSteps,
     ModelGuard,
     Reply,
-    RoundSettings,
     load_received,
 )
 from gradveil.messages import LossFunction, trainable_parameters
 
-from ._records import failure, model_arrays, read_shape, reply_to, round_config
+from ._records import failure, model_arrays, read_shape, reply_to
 
 TrainFunction = Callable[[Message, Context], Message]
 Data = Dataset | tuple[Tensor, Tensor] | Iterable[tuple[Tensor, Tensor]]
@@ -51,63 +50,50 @@ def train_function(
     Each message takes the client's next mini-batch. Where it is in its data and what its
     defense remembers is kept in `context.state`, so it continues in a new process as in the same.
 
-    The noise comes from a `SecureGenerator`, made afresh for each message (without
-    ``gradveil[privacy]`` from the operating system; `PrivateNoise` needs it): a server that knew
-    its seed could take it off. Only the node's own configuration can fix it (``seed=...`` in
+    The noise comes from a `SecureGenerator`, made afresh for each message: a server that knew its
+    seed could take it off. Only the node's own configuration can fix it (``seed=...`` in
     `--node-config`), which is for tests: never the message, nor the run's configuration. Replies
     of `PrivateNoise` then say that they are a simulation, and so does the server's account.
 
     From the server comes the model's state, which must have the names, shapes and types of the
     client's own model and finite numbers. Its round configuration is not looked at, unless `limits`
     say what it may choose; what is outside of them is refused. Only for the source `FromServer` the
-    plan's shape is taken from the message as well: one that does not fit the model is refused, and
-    what `FromServer` guarantees holds for every other.
-
-    If the client fails, the reason goes to its own log, not to the server: Flower would send the
-    text of the exception, which may tell of the data.
+    plan's shape is taken from the message as well, if it fits the model. If the client fails, the
+    reason goes to its own log: Flower would send the text, which may tell of the data.
 
     Args:
-        model: The model, or what builds it from the context. Its weights are overwritten by those
-            in the message.
+        model: The model, or what builds it from the context; its weights are overwritten.
         loss_fn: Maps (outputs, targets) to one number, a mean over examples.
         data: The client's own examples, or what loads them from the context: a pair of tensors, a
             `gradveil.data.Dataset`, or a loader of batches, which is read once from start to end
-            and should not shuffle. There may be none; see `Client`.
+            and should not shuffle. There may be none (see `Client`), but no loader without batches
+            beside a guard.
         defense: The defense, or what makes it from the context. Of the context, only the node's
             configuration is the client's own: what the run's configuration asks for should pass
             through `Limits.defense`.
-        limits: What the round configuration in a message may choose ("defense", "batch-size",
-            "local-steps", "local-lr"); nothing if `None`.
-        sample_rate: The rate of Poisson sampling, a public number, or what gives it from the
-            context; if `None`, batch_size over the number of examples, which is public then. An
-            account of the server's has to be about this rate at least, and without a `sample_rate`
-            about neighbours="zero-out".
+        limits: What the round configuration in a message may choose; nothing if `None`.
+        sample_rate: That of `Client`, or what gives it from the context. An account of the server's
+            has to be about this rate at least, and without one about neighbours="zero-out".
         batch_size, local, sampling, allow_zero, guard: Those of `Client`.
-
-    >>> from torch.nn.functional import cross_entropy
-    >>> from gradveil import OptimalNoise
-    >>> from gradveil.models import build_model
-    >>> data = torch.rand(8, 3), torch.randint(2, (8,))
-    >>> train = train_function(
-    ...     build_model("mlp", sizes=[3, 2]), cross_entropy, data, OptimalNoise(0.1), batch_size=4
-    ... )
-    >>> callable(train)
-    True
     """
 
     def train(message: Message, context: Context) -> Message:
         try:
-            chosen = RoundSettings(_resolve(defense, context), batch_size, local)
+            chosen: dict[str, Any] = {
+                "defense": _resolve(defense, context),
+                "batch_size": batch_size,
+                "local": local,
+            }
             if limits is not None:
-                chosen = limits.settings(round_config(message), chosen)
+                records = message.content.config_records.values()
+                asked = {key: value for record in records for key, value in record.items()}
+                chosen = limits.settings(asked, chosen)
             seed = context.node_config.get("seed")  # whoever knows it can take the noise off
             client = Client(
                 int(context.node_config.get("partition-id", context.node_id)),
-                *_tensors(_resolve(data, context)),
-                chosen.defense,
-                batch_size=chosen.batch_size,
+                *_tensors(_resolve(data, context), guarded=guard is not None),
+                **chosen,
                 seed=None if seed is None else int(seed),
-                local=chosen.local,
                 sampling=sampling,
                 sample_rate=_resolve(sample_rate, context),
                 allow_zero=allow_zero,
@@ -146,12 +132,17 @@ def _resolve(thing: Any, context: Context) -> Any:
     return thing if is_value else thing(context)
 
 
-def _tensors(data: Data) -> tuple[Tensor, Tensor]:
+def _tensors(data: Data, *, guarded: bool) -> tuple[Tensor, Tensor]:
+    """All inputs and targets; batches without examples say nothing of their types."""
     if isinstance(data, Dataset):
         return data.inputs, data.targets
     if isinstance(data, tuple):
         return data
-    batches = list(data)
+    batches = [batch for batch in data if len(batch)]
+    batches = [batch for batch in batches if len(batch[0])] or batches[:1]
+    if not batches and guarded:
+        found, advice = "a loader without batches", "Use tensors, as `torch.empty(0, 28, 28)`."
+        raise WrongValue("data", "tell a guard the shape of an example", found, advice)
     if not batches:
         return torch.empty(0, 1), torch.empty(0, dtype=torch.long)
     inputs, targets = zip(*batches, strict=True)
@@ -175,8 +166,7 @@ def save_client(client: Client, records: RecordDict) -> None:
 def load_client(client: Client, records: RecordDict) -> None:
     """Continue where the last message to this node ended, if there was one.
 
-    A defense of another class than the last one, as a round's configuration may ask for, starts
-    with its own fresh state.
+    A defense of another class, as a round's configuration may ask for, starts afresh.
     """
     if _RECORD not in records:
         return

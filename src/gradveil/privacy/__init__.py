@@ -1,4 +1,4 @@
-"""Statements with a proof: (ε, δ), recognition, secure noise, and tests that catch mistakes.
+"""Statements with a proof: (ε, δ), recognition, and secure noise.
 
 >>> from gradveil.privacy import PrivacyAccount
 >>> account = PrivacyAccount(noise_multiplier=4.0, sample_rate=1.0, delta=1e-5)
@@ -28,13 +28,7 @@ from ._epsilon import (
     poisson_sample,
     solve_noise_multiplier,
 )
-from ._limits import (
-    epsilon_lower_bound,
-    fisher_bound,
-    recognition_bound,
-    renyi_bound,
-    renyi_two,
-)
+from ._limits import fisher_bound, recognition_bound, renyi_bound, renyi_two
 
 # What `__all__` does not list is for our own packages.
 __all__ = [
@@ -42,7 +36,6 @@ __all__ = [
     "PrivacyAccount",
     "SecureGenerator",
     "epsilon_after",
-    "epsilon_lower_bound",
     "fisher_bound",
     "poisson_sample",
     "recognition_bound",

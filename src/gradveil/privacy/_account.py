@@ -17,7 +17,6 @@ from ._epsilon import (
     NEIGHBOURS,
     UNITS,
     check_delta,
-    check_neighbours,
     check_sample_rate,
     epsilon_after,
     epsilon_on_grid,
@@ -38,9 +37,7 @@ class PrivacyAccount:
     Args:
         noise_multiplier: z.
         sample_rate: q, the probability with which each example (or client) takes part in a step,
-            drawn anew and independently (`poisson_sample`); 1 if all take part in all steps. A
-            public number; one that is made from the number of examples needs
-            neighbours="zero-out".
+            drawn anew and independently (`poisson_sample`); 1 if all take part in all steps.
             Batches of a fixed size, or a shuffled data set, are not this: account for them with 1
             and neighbours="replace-one", because an example that is added there pushes another one
             out, and the sum moves by 2C. Add-remove would understate ε.
@@ -48,9 +45,8 @@ class PrivacyAccount:
         unit: What one more or less of is hidden: an "example" (FedSGD), or a "client" (FedAvg, its
             update clipped).
         budget: The largest ε(δ) that may be spent; `None` for no limit.
-        neighbours: Data sets that differ by one more or less ("add-remove"), by one that is empty
-            instead, how many there are being public ("zero-out"), or by one that is another
-            ("replace-one"). See `epsilon_after` for which of them is right.
+        neighbours: "add-remove", "zero-out" or "replace-one": see `epsilon_after` for which of them
+            is right.
         grid: Whether the noise is discrete, on a grid, as that of `PrivateNoise` is unless it says
             otherwise: ε is then a few millionths larger (`epsilon_on_grid`), for up to 10¹² numbers
             sent.
@@ -77,7 +73,7 @@ class PrivacyAccount:
         check_sample_rate(self.sample_rate)
         check_delta(self.delta)
         check_choice(self.unit, "unit", UNITS)
-        check_neighbours(self.neighbours)
+        check_choice(self.neighbours, "neighbours", tuple(NEIGHBOURS))
         if self.budget is not None:
             check_positive(self.budget, "budget")
         check_flag(self.grid, "grid")
@@ -122,11 +118,7 @@ class PrivacyAccount:
         return low
 
     def step(self, n: int = 1) -> None:
-        """Count `n` more steps; call it before anything is released.
-
-        Raises:
-            BudgetError: If they would spend more than the budget. They are not counted then.
-        """
+        """Count `n` more steps, before anything is released; none where the budget is too small."""
         if self.would_exceed(n):
             epsilon = f"ε would be {self.epsilon(n):.4g} at δ = {self.delta:g}"
             raise BudgetError(
@@ -139,7 +131,7 @@ class PrivacyAccount:
         self.steps += n
 
     def describe(self) -> dict[str, Any]:
-        """What the account is about, as plain values; what it says is `epsilon`."""
+        """What the account is about, as plain values."""
         own = {field.name: getattr(self, field.name) for field in fields(self)[:-1]}
         return {**own, "sampling": self.sampling, "hides": self.hides}
 

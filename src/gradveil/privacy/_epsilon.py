@@ -1,7 +1,6 @@
 """(ε, δ) of Gaussian noise over many releases, continuous or discrete on a grid."""
 
 import math
-from collections.abc import Callable
 from functools import lru_cache
 
 import torch
@@ -46,11 +45,6 @@ def check_sample_rate(value: float, name: str = "sample_rate") -> None:
         raise WrongValue(name, "be in (0, 1]", str(value), "For percentages, divide by 100.", True)
 
 
-def check_neighbours(neighbours: str) -> None:
-    """Require a known relation of neighbouring data sets."""
-    check_choice(neighbours, "neighbours", tuple(NEIGHBOURS))
-
-
 def require_scipy() -> None:
     """Require what the closed forms need."""
     require("privacy accounting", "gradveil[privacy]", "scipy")
@@ -61,9 +55,6 @@ def gaussian_delta(epsilon: float, mu: float) -> float:
 
     T releases of noise multiplier z are one with μ = √T / z. Reference: Balle and Wang, "Improving
     the Gaussian Mechanism for Differential Privacy", 2018, Theorem 8.
-
-    >>> round(gaussian_delta(0.0, 1.0), 4)  # the total variation, 2 Φ(1/2) - 1
-    0.3829
     """
     require_scipy()
     from scipy.special import log_ndtr  # only accounting needs it
@@ -74,11 +65,7 @@ def gaussian_delta(epsilon: float, mu: float) -> float:
 
 
 def gaussian_epsilon(delta: float, mu: float) -> float:
-    """The smallest ε ≥ 0 with δ(ε) ≤ δ, see `gaussian_delta`.
-
-    >>> round(gaussian_epsilon(1e-5, 1.0), 3)
-    4.377
-    """
+    """The smallest ε ≥ 0 with δ(ε) ≤ δ, see `gaussian_delta`."""
     require_scipy()
     from scipy.optimize import brentq
 
@@ -94,9 +81,6 @@ def gaussian_tradeoff(guess: float, mu: float) -> float:
     """Φ(Φ⁻¹(κ) + μ): the most probable that an event of probability κ becomes.
 
     Reference: Dong, Roth and Su, "Gaussian Differential Privacy", 2022.
-
-    >>> round(gaussian_tradeoff(0.1, 1.0), 3)
-    0.389
     """
     require_scipy()
     from scipy.special import ndtr, ndtri
@@ -121,11 +105,8 @@ def poisson_sample(count: int, rate: float, generator: torch.Generator) -> Tenso
     return bernoulli(chances, generator).nonzero().flatten()
 
 
-PRECISION = 1e-3
-"""Of a noise multiplier that is solved for: it is at most so much larger than needed."""
-
-LEAST, MOST = -4.0, 14.0
-"""Logarithms of the noise multipliers between which is looked."""
+PRECISION, LEAST, MOST = 1e-3, -4.0, 14.0
+"""Of a noise multiplier's logarithm that is solved for, and between which it is looked for."""
 
 
 def epsilon_after(
@@ -169,7 +150,7 @@ def epsilon_after(
     check_sample_rate(sample_rate)
     check_not_negative_count(steps, "steps")
     check_delta(delta)
-    check_neighbours(neighbours)
+    check_choice(neighbours, "neighbours", tuple(NEIGHBOURS))
     if steps == 0:
         return 0.0
     if noise_multiplier == 0:
@@ -204,32 +185,22 @@ def solve_noise_multiplier(
         found = epsilon_after(math.exp(log_z), sample_rate, steps, delta, neighbours)
         return min(found, 1e6) - target_epsilon
 
-    low, high = _bracket(above, target_epsilon)
-    if low is None:
-        return math.exp(high)
-    log_z = float(brentq(above, low, high, xtol=PRECISION / 4))
-    while above(log_z) > 0:
-        log_z += PRECISION / 4
-    return math.exp(log_z)
-
-
-def _bracket(above: Callable[[float], float], target: float) -> tuple[float | None, float]:
-    """Logarithms of noise multipliers with too little and with enough noise; `None` for none."""
-    low, high = LEAST, 0.0
+    high = 0.0
     while above(high) > 0:
-        low, high = high, high + 1.0
+        high += 1.0
         if high > MOST:
             expected = f"be within reach of a noise multiplier of {math.exp(MOST):.0e}"
             advice = "Take fewer steps, a larger target or a larger `delta`."
-            raise WrongValue("target_epsilon", expected, str(target), advice, assigned=True)
-    if low > LEAST:
-        return low, high
+            raise WrongValue("target_epsilon", expected, str(target_epsilon), advice, True)
     low = high - 1.0
     while above(low) <= 0:
         low, high = low - 1.0, low
         if low < LEAST:
-            return None, high
-    return low, high
+            return math.exp(high)
+    log_z = float(brentq(above, low, high, xtol=PRECISION / 4))
+    while above(log_z) > 0:
+        log_z += PRECISION / 4
+    return math.exp(log_z)
 
 
 @lru_cache(maxsize=256)
@@ -286,11 +257,6 @@ def grid_distance(numbers: int, tail: float, bits: int = GRID_BITS) -> float:
     event E; and also for whatever is computed from the data, from who was sampled and from these
     numbers: all rounds of a training, for example.
 
-    Args:
-        numbers: n.
-        tail: Minus the logarithm of the exception's probability.
-        bits: The fineness of the grid.
-
     >>> grid_distance(119_530 * 1000, tail=50) < 1e-8
     True
     """
@@ -325,16 +291,6 @@ def epsilon_on_grid(
     which is at most δ for δ₀ = (1 - 10⁻⁵) δ and L = ε + ln(4·10⁵/δ), as long as η ≤ 5·10⁻⁶. Where η
     is larger because ε is (above 100, which protects nobody), ∞ is returned. η is that of 10¹²
     numbers in all steps together, on a grid of 20 bits or more.
-
-    Args:
-        noise_multiplier: As for `epsilon_after`, and so are the next four.
-        sample_rate: q.
-        steps: T.
-        delta: δ.
-        neighbours: "add-remove", "zero-out" or "replace-one".
-
-    >>> round(epsilon_on_grid(4.0, 1.0, 16, 1e-5), 4), round(epsilon_after(4.0, 1.0, 16, 1e-5), 4)
-    (4.3772, 4.3772)
     """
     found = epsilon_after(noise_multiplier, sample_rate, steps, (1 - SHARE) * delta, neighbours)
     if steps == 0 or math.isinf(found):

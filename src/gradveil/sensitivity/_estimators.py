@@ -29,9 +29,6 @@ class Sketch:
     price of a probe is that of about two gradients, whatever the number of parameters. Works for
     every message; examples of a batch add cross terms of mean zero, which `PerExample` avoids.
 
-    Args:
-        probes: The number k of directions; the paper uses 10.
-
     >>> from gradveil import measure
     >>> message = lambda inputs: {"w": inputs.square().sum(0)}
     >>> generator = torch.Generator().manual_seed(0)
@@ -42,6 +39,7 @@ class Sketch:
     """
 
     probes: int = 10
+    """The number k of directions, as the paper has it."""
 
     def __post_init__(self) -> None:
         check_count(self.probes, "probes")
@@ -67,20 +65,10 @@ class PerExample(Sketch):
     inputs, so their squared norms add. Squaring before the sum over examples drops the cross
     terms 2 ∂_v g_b ∂_v g_c of `Sketch`, which have mean zero and are pure noise: a batch of B
     equal examples counts like B probes.
-
-    Args:
-        probes: The number of directions for each example.
-
-    >>> from torch.nn.functional import cross_entropy
-    >>> from gradveil import GradientMessage, measure
-    >>> from gradveil.models import build_model
-    >>> model = build_model("mlp", sizes=[3, 4, 2])
-    >>> message = GradientMessage(model, cross_entropy, torch.tensor([0, 1]))
-    >>> sorted(measure(message, torch.ones(2, 3), PerExample()).squared_sensitivities)
-    ['layers.1.bias', 'layers.1.weight', 'layers.3.bias', 'layers.3.weight']
     """
 
     probes: int = 1
+    """Directions for each example."""
 
     def _along(
         self, message: Message, inputs: Tensor, probes: Tensor, chunk: int

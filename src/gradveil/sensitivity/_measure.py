@@ -6,6 +6,7 @@ import warnings
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
+from itertools import chain
 
 import torch
 from torch import Tensor
@@ -60,8 +61,8 @@ def measure(
 
     Args:
         message: What the client would send.
-        inputs: Its private batch, or public data for a plan that does not depend on it. For the
-            ids of tokens (`TokenGradient`) sensitivities are those to the embeddings.
+        inputs: Its private batch, or public data. For the ids of tokens (`TokenGradient`)
+            sensitivities are those to the embeddings.
         estimator: An estimator or its name: "auto" (the cheapest good one for this message),
             "layers" (enough for one level per tensor), "structured", "per-example", "sketch",
             "exact".
@@ -177,9 +178,8 @@ def auto(
 ) -> Measurement:
     """Choose by message and model, and take the next where an operation is not supported.
 
-    `Moments.estimator` names what measured them in the end. Each estimator that did not work is
-    logged with its reason (logger "gradveil.sensitivity", level INFO); an out-of-memory error is
-    no such reason, and is raised.
+    Each estimator that did not work is logged with its reason (logger "gradveil.sensitivity", level
+    INFO); an out-of-memory error is no such reason, and is raised.
 
     - Gradients whose examples add up: `Structured`, or `PerExample` where most parameters lie
       outside the layers it knows.
@@ -188,12 +188,9 @@ def auto(
     - Where PyTorch can differentiate none of it (a model that leaves for NumPy): the values alone.
       Every entry then counts as hidden from autograd, as `measure` finds out.
 
-    Args:
-        message, inputs, generator: As for every estimator.
-        few: Measure only the first so many examples, where they add up; enough for one level per
-            tensor, at little more than the price of the gradient.
-        squares: Whether to take the squares of single examples' gradients, where they are found on
-            the way (`Measurement.example_squares`).
+    With `few` it measures only the first so many examples, where they add up: enough for one level
+    per tensor, at little more than the price of the gradient. With `squares` it takes those of
+    single examples' gradients, where they are found on the way (`Measurement.example_squares`).
     """
     part = None if few is None or few >= len(inputs) else _first_examples(message, inputs, few)
     if part is not None:
@@ -220,16 +217,29 @@ def _first_that_works(
 ) -> Measurement:
     first_error: Exception | None = None
     for name, estimator in candidates:
-        if estimator is _values_alone and "saved tensor hooks" in str(first_error):
-            break  # activation checkpointing: the user can switch it off, and have derivatives
+        if estimator is _values_alone and not _works_without_hooks(message, inputs):
+            break
         try:
             measured = estimator(message, inputs, generator)
             return replace(measured, estimator=measured.estimator or name)
-        except (RuntimeError, NotImplementedError) as error:  # no such derivative or batching rule
+        except RuntimeError as error:  # no such derivative or batching rule
             _note_failure(name, error)
             first_error = first_error or error
     assert first_error is not None
     raise first_error
+
+
+def _works_without_hooks(message: Message, inputs: Tensor) -> bool:
+    """Whether nothing is saved by hooks, which second derivatives do not support.
+
+    What saves by hooks (activation checkpointing) the user can switch off, and have derivatives.
+    """
+    try:
+        with torch.autograd.graph.disable_saved_tensors_hooks("not in second derivatives"):
+            values_of(message, inputs)
+    except (RuntimeError, ValueError):
+        return False
+    return True
 
 
 def _candidates(
@@ -254,7 +264,7 @@ def _candidates(
 def _known_share(message: GradientMessage, inputs: Tensor) -> float:
     try:
         return layout_of(message, inputs).known_share
-    except (RuntimeError, NotImplementedError) as error:  # as in _first_that_works
+    except RuntimeError as error:  # as in _first_that_works
         _note_failure("structured", error)
         return 0.0
 
@@ -282,7 +292,11 @@ def along_steps(message: Message, inputs: Tensor, generator: torch.Generator) ->
     """
     assert isinstance(message, LocalUpdateMessage)
     batches = message.batches(inputs)
-    weights = _step_weights(message, len(batches))
+    coefficients = [0.0] * len(batches)
+    for step in range(message.steps):
+        later = message.steps - step
+        sum_of_powers = sum(message.momentum**k for k in range(later))
+        coefficients[step % len(batches)] += message.lr * sum_of_powers
     now, start = message.parameters, message.parameters
     velocity = {name: torch.zeros_like(p) for name, p in start.items()}
     squares = {name: torch.zeros_like(p) for name, p in start.items()}
@@ -295,22 +309,13 @@ def along_steps(message: Message, inputs: Tensor, generator: torch.Generator) ->
             values = measured.values
             names.add(str(measured.estimator))
             for name, square in measured.squared_sensitivities.items():
-                squares[name] += weights[step] * square
+                squares[name] += coefficients[step] ** 2 * square
         else:
             values = gradient.values(batch)
         now, velocity = message.advance(now, velocity, values)
     update = {n: now[n] - start[n] for n in start}
     inner = names.pop() if len(names) == 1 else "mixed"
     return Measurement(update, squares, f"along-steps({inner})")
-
-
-def _step_weights(message: LocalUpdateMessage, batches: int) -> list[float]:
-    """(lr Σ c_t)² over the visits of each mini-batch."""
-    sums = [0.0] * batches
-    for step in range(message.steps):
-        later = message.steps - step
-        sums[step % batches] += message.lr * sum(message.momentum**k for k in range(later))
-    return [total**2 for total in sums]
 
 
 def _first_examples(message: Message, inputs: Tensor, count: int) -> GradientMessage | None:
@@ -349,8 +354,7 @@ def _in_range(
 ) -> tuple[Tensors, Measurement]:
     """The message's values, and its measurement: in float64 where float32 loses its squares.
 
-    The units of inputs, weights and loss then make no difference. Messages that are not made of a
-    module stay in their own precision.
+    Messages that are not made of a module stay in their own precision.
     """
     state = generator.get_state()
     measured = estimator(message, inputs, generator)
@@ -382,9 +386,8 @@ def _checked(measured: Measurement) -> Tensors:
 def _not_lost(square: Tensor, value: Tensor) -> Tensor:
     """The same squares, with the least positive number in the place of those that are lost.
 
-    0 means that an entry says nothing of the inputs, so that it needs no noise. A confident model
-    has gradients of 1e-25, with sensitivities in proportion, whose squares are 0 in float32: sent
-    as they are, they would tell everything.
+    0 means that an entry needs no noise. A confident model has gradients of 1e-25, whose squared
+    sensitivities are 0 in float32: sent as they are, they would tell everything.
     """
     least = torch.finfo(square.dtype).tiny
     lost = (square == 0) & (value != 0)
@@ -394,17 +397,7 @@ def _not_lost(square: Tensor, value: Tensor) -> Tensor:
 
 
 class HiddenPathWarning(UserWarning):
-    """A message depends on its inputs in a way that autograd does not see.
-
-    >>> import warnings
-    >>> from gradveil import measure
-    >>> message = lambda x: {"w": x.sum(0), "hidden": x.detach().sum(0)}
-    >>> with warnings.catch_warnings(record=True) as caught:
-    ...     warnings.simplefilter("always")
-    ...     moments = measure(message, torch.rand(2, 3))
-    >>> [warning.category.__name__ for warning in caught]
-    ['HiddenPathWarning']
-    """
+    """A message depends on its inputs in a way that autograd does not see."""
 
 
 def with_hidden(
@@ -448,24 +441,20 @@ def with_hidden(
 def values_at_others(
     message: Message, inputs: Tensor, generator: torch.Generator
 ) -> Iterator[tuple[Tensor, Tensors]]:
-    """Other inputs that the message accepts, each with its values there."""
-    for other in _other_inputs(inputs, generator):
+    """Other inputs that the message accepts, each with its values there.
+
+    Examples in each other's places, and noise on all of them: some categories and classes take much
+    of it to change.
+    """
+    rolled = inputs.roll(1, 0)
+    mixed = [rolled] if len(inputs) > 1 and not torch.equal(inputs, rolled) else []
+    noise = (t * spread_of(inputs) * normal_like(inputs, generator) for t in (1.0, 1.0, 3.0, 3.0))
+    for other in chain(mixed, (inputs + move for move in noise)):
         try:
             values = values_of(message, other)
         except (RuntimeError, ValueError, IndexError):  # an index out of range, for example
             continue
         yield other, values
-
-
-def _other_inputs(inputs: Tensor, generator: torch.Generator) -> Iterator[Tensor]:
-    """Inputs of the same kind: examples in each other's places, and noise on all of them.
-
-    A category or a class takes noise of some size to change.
-    """
-    if len(inputs) > 1 and not torch.equal(inputs, inputs.roll(1, 0)):
-        yield inputs.roll(1, 0)
-    for times in (1.0, 1.0, 3.0, 3.0):
-        yield inputs + times * spread_of(inputs) * normal_like(inputs, generator)
 
 
 def spread_of(inputs: Tensor) -> float:

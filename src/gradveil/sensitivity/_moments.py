@@ -56,8 +56,8 @@ class Moments:
     hidden: int = 0
     """How many entries move with the inputs although autograd reports a derivative of 0."""
     estimator: str | None = None
-    """What measured the sensitivities, as "structured" or "per-example(probes=2)"; "mixed" if
-    moments that different estimators measured were added; `None`: nothing did, or unknown."""
+    """What measured the sensitivities, as "per-example(probes=2)"; "mixed" where moments of several
+    were added; `None`: nothing did, or unknown."""
     squared_example_values: Tensors | None = None
     """h_i = E g_{b,i}² over examples b: the empirical Fisher matrix's diagonal, in the place of the
     loss's curvature. `None` where it was not measured (`measure(..., examples=True)`)."""
@@ -93,20 +93,19 @@ class Moments:
     @property
     def known_squared_sensitivities(self) -> Tensors:
         """E‖∇_x g_i‖²; an error where only the values were taken."""
-        return self._known("squared_sensitivities", "sensitivities", "message, inputs")
+        if self.squared_sensitivities is None:
+            advice = "Make them with `measure(message, inputs)`."
+            raise WrongValue("moments", "hold sensitivities", "none", advice)
+        return self.squared_sensitivities
 
     @property
     def known_squared_example_values(self) -> Tensors:
         """h_i = E g_{b,i}², which stands for the curvature; an error where it was not measured."""
-        what, options = "squared gradients of single examples", "message, inputs, examples=True"
-        return self._known("squared_example_values", what, options)
-
-    def _known(self, field: str, what: str, options: str) -> Tensors:
-        found: Tensors | None = getattr(self, field)
-        if found is None:
-            advice = f"Make them with `measure({options})`."
-            raise WrongValue("moments", f"hold {what}", "none", advice)
-        return found
+        if self.squared_example_values is None:
+            expected = "hold squared gradients of single examples"
+            advice = "Make them with `measure(message, inputs, examples=True)`."
+            raise WrongValue("moments", expected, "none", advice)
+        return self.squared_example_values
 
     def judged(self) -> "Moments":
         """The same moments with sensitivities that are independent of every plan made from these.
@@ -210,12 +209,7 @@ class Estimator(Protocol):
 
 
 def estimator_name(estimator: object) -> str:
-    """What an estimator is called, with the options that are not its defaults.
-
-    >>> from gradveil.sensitivity import PerExample
-    >>> estimator_name(PerExample(probes=2))
-    'per-example(probes=2)'
-    """
+    """What an estimator is called, with options that are not its defaults: "sketch(probes=2)"."""
     if not is_dataclass(estimator):
         return str(getattr(estimator, "__name__", type(estimator).__name__))
     given = [

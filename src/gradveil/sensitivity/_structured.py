@@ -49,10 +49,9 @@ class Structured:
       entries differ only as far as the data prove it.
 
     The estimate is biased where it shrinks or leaves out a cross term (`matrix_squares`,
-    `positions_squares`); the price in the share of the optimum is what `benchmarks.sensitivity`
-    shows. Use `Exact`, `Sketch` or `PerExample` where unbiased numbers are needed. Parameters
-    outside known layers get a derivative along the probe of all examples that are measured at a
-    time, denoised likewise.
+    `positions_squares`): use `Exact`, `Sketch` or `PerExample` where unbiased numbers are needed.
+    Parameters outside known layers get a derivative along the probe of all examples that are
+    measured at a time, denoised likewise.
 
     Args:
         probes: Random directions for each example. More are taken where signals matter: there a few
@@ -60,14 +59,6 @@ class Structured:
         split: Whether to split off the direction that matters, and to take those further ones.
             Without, it costs `probes` sweeps always, which suits what is averaged over steps or
             tensors.
-
-    >>> from torch.nn.functional import cross_entropy
-    >>> from gradveil import GradientMessage, measure
-    >>> from gradveil.models import build_model
-    >>> model = build_model("mlp", sizes=[3, 4, 2])
-    >>> message = GradientMessage(model, cross_entropy, torch.tensor([0, 1]))
-    >>> sorted(measure(message, torch.ones(2, 3), Structured()).squared_sensitivities)
-    ['layers.1.bias', 'layers.1.weight', 'layers.3.bias', 'layers.3.weight']
     """
 
     probes: int = 1
@@ -97,10 +88,9 @@ class Structured:
         """Measure a gradient that is known to be a sum over examples, some of them at a time.
 
         Args:
-            message, inputs, generator: As for every estimator.
             with_values: Whether the message itself is taken; else it is left 0.
-            examples: Whether to take the squares of single examples' gradients on the way
-                (`Measurement.example_squares`), where all parameters lie in known layers.
+            examples: Whether to take the squares of single examples' gradients on the way, where
+                all parameters lie in known layers.
         """
         layout = layout_of(message, inputs)
         at_a_time = layout.examples_at_a_time(self.probes + 2 if self.split else self.probes)
@@ -473,7 +463,6 @@ def matrix_squares(
     noise is not. E a'² is denoised, and known where the layer reads the inputs themselves.
 
     Args:
-        use: The layer.
         rest: Tangents along random directions, with q split off if `along` is given.
         along: Tangents along the input gradient's direction q.
         is_input: Whether a is x, so that ‖∇a‖² = 1.

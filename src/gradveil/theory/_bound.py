@@ -29,12 +29,13 @@ from ._fisher import (
     MeanInformation,
     fisher_trace,
     largest_eigenvalue,
+    mean_and_error,
     plan_information,
     plan_information_trace,
 )
 from ._prior import Prior
 from ._smoothness import Evaluations, Smoothness
-from ._utility import SHOWN, selects, shows_selection
+from ._utility import selects, shows_selection
 
 if TYPE_CHECKING:
     from gradveil.defenses import Defense
@@ -65,8 +66,7 @@ class Bound:
     total: float
     """On E‖x̂ - x‖², place by place, over all m entries of the inputs. 0: no guarantee."""
     per_entry: float
-    """The same for one entry: `total` / m, the unit of the MSE that attacks report. Those are after
-    matching: compare them with `matched`."""
+    """`total` / m. Attacks report errors after matching: compare those with `matched`."""
     method: str
     """"full": tr (J_D + J_P)⁻¹. "trace": from tr J_D alone (`trace_error`), never larger."""
     standard_error: float
@@ -77,34 +77,22 @@ class Bound:
     counts_plan: bool
     """Whether it counts what a plan made from the private batch reveals by itself."""
     batches: int = 1
-    """Over how many batches J_F was averaged. The theorem has its mean over the data inside the
-    inverse; the value at one batch is too large in the mean, by Jensen's inequality."""
+    """Over how many J_F was averaged; with few the bound is too large, by Jensen's inequality."""
     explained: float = 1.0
     """The least share of the message's change over small steps that derivatives explain."""
     reason: str = ""
     """Why it does not hold as a guarantee for this message; empty where it does."""
     interval: tuple[float, float] | None = None
-    """Of `per_entry`, 95 %, for the mean over the data from the scatter of the batches (bootstrap;
-    the full form to first order in the information). `None` at one batch."""
+    """Of `per_entry`, 95 %, from the scatter of the batches (bootstrap; the full form to first
+    order in the information). `None` at one batch."""
     matched: float = 0.0
     """`per_entry` for errors after the examples of a batch were matched to the truth, as attacks
-    are scored: the choice among B! orders takes up to log B! nats off (`matched_error`). The same
-    for a batch of one. 0: none is known, as for several examples under a learned prior."""
+    are scored (`matched_error`). 0: none is known, as for several under a learned prior."""
 
     @property
     def holds(self) -> bool:
         """Whether its assumptions on message and mechanism were found to be met."""
         return not self.reason
-
-
-FLAT = (
-    "nothing is taken as known of the data (a flat prior): with much noise the number exceeds the"
-    " error of guessing the mean"
-)
-TOKENS = (
-    "the inputs are tokens, which an attacker only has to tell apart: the bound is on the error of"
-    " embeddings that could be anything"
-)
 
 
 def reconstruction_bound(
@@ -117,26 +105,7 @@ def reconstruction_bound(
 ) -> Bound:
     """The Bayesian Cramér-Rao bound on the error of any reconstruction from what is sent.
 
-    The Fisher information is that at `inputs`, one batch: `mean_bound` averages over several, as
-    the theorem asks for. The bound is 0, with the `reason` beside it, where its assumptions fail:
-
-    - an entry moves with the inputs although it has no derivative (`detach`, rounding, an index);
-    - which entries are pruned or clamped can be seen, and the plan is not public.
-
-    The number is given, and `reason` says that it is no guarantee, without a prior, for tokens,
-    where derivatives explain less than nine tenths of how the message changes over small steps, of
-    all inputs or of a few features (ReLU, max-pooling, a feature behind `detach`), and at fewer
-    than 8 batches, as here.
-
-    Args:
-        message: What the client would send undefended.
-        inputs: The batch at which the information is evaluated.
-        mechanism: What is done to the message.
-        prior: What the attacker knows beforehand; `None` is flat, which is no guarantee: with much
-            noise that bound exceeds what guessing the mean of the data achieves.
-        method: "full" (tight) or "trace" (looser, needs only sensitivities; the form for which
-            the defenses are optimal).
-        options: Those of `mean_bound`.
+    `mean_bound` of one batch: the value is given, and called no guarantee.
 
     >>> from gradveil.mechanisms import Mechanism
     >>> reconstruction_bound(lambda x: {"w": 2 * x}, torch.ones(1, 3), Mechanism(1.0)).per_entry
@@ -162,10 +131,22 @@ def mean_bound(
     tr (J_D + J_P)⁻¹ is convex in J_D, so the mean of bounds at single batches is larger than the
     bound at the mean, and no bound. Few batches leave some of that excess: `Bound.batches` tells.
 
+    The bound is 0, with the `reason` beside it, where its assumptions fail:
+
+    - an entry moves with the inputs although it has no derivative (`detach`, rounding, an index);
+    - which entries are pruned or clamped can be seen, and the plan is not public.
+
+    The number is given, and `reason` says that it is no guarantee, without a prior, for tokens,
+    where derivatives explain less than nine tenths of how the message changes over small steps, of
+    all inputs or of a few features (ReLU, max-pooling, a feature behind `detach`), and at fewer
+    than 8 batches.
+
     Args:
-        cases: Batches of one shape, each with its message and its mechanism.
-        prior: See `reconstruction_bound`.
-        method: "full" or "trace".
+        cases: Batches of one shape, each with its undefended message and its mechanism.
+        prior: What the attacker knows beforehand; `None` is flat, which is no guarantee: with much
+            noise that bound exceeds what guessing the mean of the data achieves.
+        method: "full" (tight) or "trace" (looser, needs only sensitivities; the form for which
+            the defenses are optimal).
         planned_by: The defense that planned each mechanism from its own batch. Counts the
             information in the noise levels, ½ Σ_i ∇log Σ_ii ∇log Σ_iiᵀ (erratum 5). Leave it
             out for plans made from other data, which reveal nothing of the batch. What a mask
@@ -179,37 +160,25 @@ def mean_bound(
         known: Of the message of each case, to share values and derivatives between the bounds of
             several mechanisms.
     """
-    tokens = any(takes_tokens(case.message) for case in cases)
-    for case in cases:
-        if takes_tokens(case.message):
-            check_inputs(case.inputs, tokens=True)
-    cases = [BoundCase(*embedded(c.message, c.inputs), c.mechanism) for c in cases]
     check_choice(method, "method", ("full", "trace"))
     check_choice(solver, "solver", ("auto", "dense", "iterative"))
     check_count(probes, "probes")
-    _check_cases(cases, prior, planned_by)
+    tokens = any(takes_tokens(case.message) for case in cases)
+    cases = _embedded(cases, prior, planned_by)
     generator = generator_or_fresh(generator)
     try:
         each: Sequence[Evaluations | None] = known or [None] * len(cases)
-        pairs = zip(cases, each, strict=True)
-        information = MeanInformation([FisherInformation(*case, own) for case, own in pairs])
+        parts = [FisherInformation(*case, own) for case, own in zip(cases, each, strict=True)]
+        information = MeanInformation(parts)
         seen = information.smoothness(generator)
     except (RuntimeError, ModelError) as failure:
         if is_out_of_memory(failure):
             raise
         return _undifferentiable(cases, prior, method)
-    shown = not public_plan and any(
-        shows_selection(i.mechanism, i.values) for i in information.parts
-    )
+    shown = not public_plan and any(shows_selection(i.mechanism, i.values) for i in parts)
     asked = Asked(information, prior, planned_by, probes, generator)
-    if seen.hidden or shown or information.is_infinite():
-        formed = Formed(0.0, 0.0, None)
-    elif method == "trace":
-        formed = trace_bound(asked)
-    elif solver == "dense" or (solver == "auto" and information.size <= DENSE_LIMIT):
-        formed = dense_bound(asked)
-    else:
-        formed = iterative_bound(asked)
+    hopeless = seen.hidden or shown or information.is_infinite()
+    formed = Formed(0.0, 0.0, None) if hopeless else _formed(asked, method, solver)
     total, error, ends, matched = formed
     # what is proved of errors after matching is for densities; a single example is not matched
     covered = information.examples == 1 or prior is None or math.isinf(prior.largest)
@@ -222,12 +191,18 @@ def mean_bound(
         counts_plan=planned_by is not None and not any(selects(c.mechanism) for c in cases),
         batches=len(cases),
         explained=seen.explained,
-        reason=(TOKENS if tokens else "")
-        or _reason(seen, shown, total, len(cases), prior)
-        or _excess(asked),
+        reason=_reason(asked, seen, total, tokens=tokens, shown=shown),
         interval=ends and (ends[0] / information.size, ends[1] / information.size),
         matched=matched / information.size if covered else 0.0,
     )
+
+
+def _formed(asked: "Asked", method: str, solver: str) -> "Formed":
+    if method == "trace":
+        return trace_bound(asked)
+    small = asked.information.size <= DENSE_LIMIT
+    dense = solver == "dense" or (solver == "auto" and small)
+    return dense_bound(asked) if dense else iterative_bound(asked)
 
 
 def _undifferentiable(cases: Sequence[BoundCase], prior: Prior | None, method: str) -> Bound:
@@ -239,18 +214,32 @@ def _undifferentiable(cases: Sequence[BoundCase], prior: Prior | None, method: s
     return Bound(0.0, 0.0, method, 0.0, name, False, len(cases), 0.0, reason)
 
 
-def _reason(seen: Smoothness, shown: bool, total: float, batches: int, prior: Prior | None) -> str:
-    """Why a bound is no guarantee, by what was seen of the message and by how it was asked for."""
+def _reason(asked: "Asked", seen: Smoothness, total: float, *, tokens: bool, shown: bool) -> str:
+    """Why a bound is no guarantee; empty where it is one."""
+    prior, batches = asked.prior, len(asked.information.parts)
+    if tokens:
+        return (
+            "the inputs are tokens, which an attacker only has to tell apart: the bound is on the"
+            " error of embeddings that could be anything"
+        )
     if shown:
-        return SHOWN
+        return (
+            "which entries are pruned or clamped can be seen, and the choice was made from the"
+            " private batch"
+        )
     found = seen.reason or ("" if total else "entries are sent without noise")
     if not found and batches < ENOUGH_BATCHES:
         found = (
             f"the information is the mean over {batches} of the at least {ENOUGH_BATCHES} batches"
             " that a bound needs"
         )
-    flat = FLAT if prior is None and total > 0 else ""
-    return "; ".join(why for why in (found, flat) if why)
+    if prior is None and total > 0:
+        flat = (
+            "nothing is taken as known of the data (a flat prior): with much noise the number"
+            " exceeds the error of guessing the mean"
+        )
+        return "; ".join(why for why in (found, flat) if why)
+    return found or _excess(asked)
 
 
 def _excess(asked: "Asked") -> str:
@@ -269,8 +258,14 @@ def _excess(asked: "Asked") -> str:
     )
 
 
-def _check_cases(cases: Sequence[BoundCase], prior: Prior | None, planned_by: object) -> None:
-    """Require batches of one shape, and a prior of such examples."""
+def _embedded(
+    cases: Sequence[BoundCase], prior: Prior | None, planned_by: object
+) -> list[BoundCase]:
+    """Batches of one shape, checked, with embeddings for tokens, and a prior of such examples."""
+    for case in cases:
+        if takes_tokens(case.message):
+            check_inputs(case.inputs, tokens=True)
+    cases = [BoundCase(*embedded(c.message, c.inputs), c.mechanism) for c in cases]
     if not cases:
         raise WrongValue("cases", "hold at least one batch", "none")
     if prior is not None:
@@ -287,6 +282,7 @@ def _check_cases(cases: Sequence[BoundCase], prior: Prior | None, planned_by: ob
             raise WrongValue("cases", "hold batches of one shape", found)
         if prior is not None:
             prior.check_examples(case.inputs)
+    return cases
 
 
 class Asked(NamedTuple):
@@ -322,28 +318,17 @@ def trace_error(trace: float, size: int, prior: Prior | None = None, *, matched:
 
     For any k orthogonal directions V the errors along them are at least
     tr (Vᵀ (J_D + J_P) V)⁻¹ ≥ k² / (tr J_D + tr Vᵀ J_P V). With all of them, and for a flat prior,
-    it is m² / (tr J_D + tr J_P). For errors after matching B examples each is (B!)^(-2/k) of that,
-    by the steps of `matched_error` for V, and det(A)^(1/k) ≤ tr A / k.
-
-    Args:
-        trace: tr J_D.
-        size: m, the entries of all inputs.
-        prior: What is known of each example; `None` is flat.
-        matched: B, if errors are counted after matching that many examples to the truth.
+    it is m² / (tr J_D + tr J_P). For errors after matching B = `matched` examples each is
+    (B!)^(-2/k) of that, by the steps of `matched_error` for V, and det(A)^(1/k) ≤ tr A / k.
 
     >>> trace_error(trace=8.0, size=4)
     2.0
     """
-    choice = log_orders(matched)
+    choice = math.lgamma(matched + 1)
     entries, known = (size, 0.0) if prior is None else prior.leading(size, trace, choice)
     if trace + known <= 0:
         return float("inf")
     return math.exp(-2 * choice / entries) * entries**2 / (trace + known)
-
-
-def log_orders(examples: int) -> float:
-    """log B!, the most that a choice among all orders of B examples can tell, in nats."""
-    return math.lgamma(examples + 1)
 
 
 def matched_error(errors: Tensor, examples: int) -> float:
@@ -371,7 +356,7 @@ def matched_error(errors: Tensor, examples: int) -> float:
     found = errors.double().flatten().sort(descending=True).values
     found = found.clamp(min=torch.finfo(found.dtype).tiny)
     counts = torch.arange(1, len(found) + 1, dtype=found.dtype, device=found.device)
-    levels = ((found.log().cumsum(0) - 2 * log_orders(examples)) / counts).exp()
+    levels = ((found.log().cumsum(0) - 2 * math.lgamma(examples + 1)) / counts).exp()
     lowered = int((found >= levels).sum())
     return float(lowered * levels[lowered - 1] + found[lowered:].sum())
 
@@ -379,8 +364,7 @@ def matched_error(errors: Tensor, examples: int) -> float:
 def trace_bound(asked: Asked) -> Formed:
     """`trace_error` of tr J_D: Cauchy's inequality on the eigenvalues of the full bound.
 
-    tr J_D is exact for small inputs and estimated for large ones, the plan's part always; their
-    standard error is carried over to first order.
+    tr J_D is exact for small inputs and estimated for large ones, the plan's part always.
     """
     information, prior, planned_by, probes, generator = asked
     size, error = information.size, 0.0
@@ -392,7 +376,7 @@ def trace_bound(asked: Asked) -> Formed:
     else:  # means of vᵀ J_F v over random signs v
         signs = asked.signs()
         samples = torch.stack([part.squares(signs) for part in information.parts])
-        traces, error = samples.mean(1).cpu(), _mean_and_error(samples.mean(0))[1]
+        traces, error = samples.mean(1).cpu(), mean_and_error(samples.mean(0))[1]
     if planned_by is not None:
         leaks = [
             plan_information_trace(one.message, one.inputs, planned_by, probes, generator)
@@ -470,7 +454,15 @@ def iterative_bound(asked: Asked) -> Formed:
         found = f"inputs of {information.size} entries with the iterative solver"
         raise WrongValue("planned_by", expected, found)
     signs = asked.signs()
-    if prior is None:
+
+    def white(rows: Tensor) -> Tensor:
+        assert prior is not None
+        return rows + prior.from_white(information(prior.from_white(rows)), transposed=True)
+
+    if prior is not None:
+        right = prior.from_white(signs, transposed=True)
+        solved = prior.from_white(conjugate_gradients(white, right)[0])
+    else:
         solved, converged = conjugate_gradients(information, signs)
         if not converged:
             expected = (
@@ -479,9 +471,7 @@ def iterative_bound(asked: Asked) -> Formed:
             )
             advice = "Use `GaussianPrior.fit(samples)`, or method='trace'."
             raise WrongValue("prior", expected, "None", advice, assigned=True)
-    else:
-        solved = _solved_in_white(information, prior, signs)
-    total, error = _mean_and_error((signs * solved).sum(1))
+    total, error = mean_and_error((signs * solved).sum(1))
     pulled = [float((solved * part(solved)).sum(1).mean()) for part in information.parts]
     matched = total if information.examples == 1 else _matched(information, prior, signs, total)
     return Formed(total, error, _reciprocal_spread(total, pulled), matched)
@@ -499,17 +489,6 @@ def _matched(
     variances = prior.variances.repeat(examples)
     taken = float(variances.sum()) - matched_error(variances, examples)
     return max(least, total - taken)
-
-
-def _solved_in_white(information: MeanInformation, prior: Prior, signs: Tensor) -> Tensor:
-    """A⁻¹ z for each row z."""
-
-    def multiply(rows: Tensor) -> Tensor:
-        product = information(prior.from_white(rows))
-        return rows + prior.from_white(product, transposed=True)
-
-    right = prior.from_white(signs, transposed=True)
-    return prior.from_white(conjugate_gradients(multiply, right)[0])
 
 
 def _reciprocal_spread(total: float, pulled: list[float]) -> tuple[float, float] | None:
@@ -532,9 +511,3 @@ def _spread(inverse: Tensor) -> tuple[float, float] | None:
     middle = inverse.mean()
     low, high = (middle + (ends - middle) * (count / (count - 1)) ** 0.5).tolist()
     return 1 / high, (1 / low if low > 0 else float("inf"))
-
-
-def _mean_and_error(samples: Tensor) -> tuple[float, float]:
-    count = len(samples)
-    error = float(samples.std()) / count**0.5 if count > 1 else float("nan")
-    return float(samples.mean()), error

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 from torch import Tensor
-from torch.func import jvp, vmap
+from torch.func import jvp
 
 from gradveil._checks import (
     WrongValue,
@@ -19,7 +19,14 @@ from gradveil._random import generator_or_fresh, normal_like
 from gradveil._tensors import flatten, total
 from gradveil._typing import Tensors
 from gradveil.mechanisms import AnyMechanism, Mechanism, check_mechanism
-from gradveil.messages import Message, check_message, embedded, explained, takes_tokens
+from gradveil.messages import (
+    Message,
+    check_message,
+    each_row,
+    embedded,
+    explained,
+    takes_tokens,
+)
 from gradveil.sensitivity import (
     Estimator,
     Moments,
@@ -43,7 +50,6 @@ PRODUCTS, ENOUGH = 40, 1e-4
 class BoundCase(NamedTuple):
     """One batch of the population, and what is done to its message.
 
-    >>> import torch
     >>> from gradveil.mechanisms import Mechanism
     >>> from gradveil.theory import mean_bound
     >>> double = lambda inputs: {"w": 2 * inputs.sum(0)}
@@ -103,11 +109,8 @@ def entry_information(moments: Moments, mechanism: AnyMechanism) -> Tensors:
 class FisherInformation:
     """J_F(x) = Σ_i w_i ∇g_i ∇g_iᵀ as a linear operator: v ↦ Jᵀ (w ⊙ J v), without the matrix.
 
-    Args:
-        message: What the client would send.
-        inputs: The batch x at which it is evaluated.
-        mechanism: What is done to the message; an infinite w_i with ∇g_i ≠ 0 is not accepted.
-        known: Values and derivatives of this message that may have been computed before.
+    An infinite w_i counts as 0: see `is_infinite`. `known` has values and derivatives that may have
+    been computed before.
 
     >>> from gradveil.mechanisms import Mechanism
     >>> FisherInformation(lambda x: {"w": 2 * x}, torch.ones(1, 2), Mechanism(1.0)).matrix()
@@ -142,12 +145,16 @@ class FisherInformation:
 
     def __call__(self, rows: Tensor) -> Tensor:
         """J_F v for each row v of a (k, m) tensor."""
+
+        def pull_back(*row: Tensor) -> Tensor:
+            return self._pull_back(dict(zip(self._weights, row, strict=True)))[0]
+
         products = []
         for block in rows.to(self.inputs.dtype).split(self._chunk):
             directions = block.view(-1, *self.inputs.shape)
             tangents = directional_derivatives(self.message, self.inputs, directions)
-            weighted = {name: self._weights[name] * t for name, t in tangents.items()}
-            products.append(self._pull_rows_back(weighted).reshape(block.shape))
+            weighted = [weight * tangents[name] for name, weight in self._weights.items()]
+            products.append(each_row(pull_back, *weighted).reshape(block.shape))
         return torch.cat(products).to(rows.dtype)
 
     def squares(self, rows: Tensor) -> Tensor:
@@ -212,17 +219,6 @@ class FisherInformation:
             total.addmm_(block, block.T)
         return total
 
-    def _pull_rows_back(self, cotangents: Tensors) -> Tensor:
-        count = len(next(iter(cotangents.values())))
-        if count > 1:
-            try:
-                pulled: Tensor = vmap(lambda row: self._pull_back(row)[0])(cotangents)
-                return pulled
-            except RuntimeError:  # a layer without a batching rule
-                pass
-        rows = [{name: c[k] for name, c in cotangents.items()} for k in range(count)]
-        return torch.stack([self._pull_back(row)[0] for row in rows])
-
 
 class MeanInformation:
     """J_D, the mean of J_F over batches of one shape, as a linear operator."""
@@ -237,7 +233,7 @@ class MeanInformation:
         return torch.stack([part(rows) for part in self.parts]).mean(0)
 
     def is_infinite(self) -> bool:
-        """Whether in some batch an entry that depends on the inputs is sent without noise."""
+        """Whether it is in some batch."""
         return any(part.is_infinite() for part in self.parts)
 
     def smoothness(self, generator: torch.Generator) -> Smoothness:
@@ -252,17 +248,7 @@ def largest_information(
     """The largest eigenvalue of J_D, the mean information over batches: λ.
 
     Whoever sees the inputs themselves with noise of 1 / √λ knows at least as much of every
-    direction. That is the level for `LearnedPrior.measure`.
-
-    Args:
-        cases: Batches of one shape, each with its message and its mechanism.
-        generator: For the direction to start from.
-
-    >>> from gradveil.mechanisms import Mechanism
-    >>> from gradveil.theory import BoundCase
-    >>> case = BoundCase(lambda x: {"w": 2 * x.sum(0)}, torch.ones(1, 2), Mechanism(std=1.0))
-    >>> round(largest_information([case], torch.Generator().manual_seed(0)), 3)
-    4.0
+    direction: the level for `LearnedPrior.measure`.
     """
     information = MeanInformation([FisherInformation(*case) for case in cases])
     return largest_eigenvalue(information, generator_or_fresh(generator))
@@ -305,11 +291,7 @@ def plan_information(
     depend on the scale of the noise. A plan from public data does not have it; in one from an
     earlier round it tells of that round's batch.
 
-    Args:
-        message: What the client would send.
-        inputs: The private batch from which the plan is made.
-        defense: The defense that plans; its noise levels must change smoothly with the inputs.
-        estimator: How the plan measures sensitivities.
+    The defense's noise levels must change smoothly with the inputs.
 
     >>> from gradveil import OptimalNoise
     >>> square = lambda inputs: {"w": inputs.square().sum(0)}
@@ -334,21 +316,19 @@ def plan_information_trace(
     """The trace of `plan_information` from random directions, and its standard error.
 
     E_v ½ Σ_i (∂_v log Σ_ii)² over directions with E[v vᵀ] = I.
-
-    >>> from gradveil import OptimalNoise
-    >>> square, inputs = lambda inputs: {"w": inputs.square().sum(0)}, torch.tensor([[1.0, 2.0]])
-    >>> private = OptimalNoise(scale=1.0, source="private")
-    >>> trace, error = plan_information_trace(square, inputs, private, estimator="exact")
-    >>> trace > 0
-    True
     """
     slope = _slopes(message, inputs, defense, estimator)
     check_count(probes, "probes")
     directions = draw_probes(inputs, probes, generator_or_fresh(generator))
     samples = [0.5 * float(total([slope(v).square()])) for v in directions]
-    traces = torch.tensor(samples, dtype=torch.float64)
-    error = float(traces.std()) / probes**0.5 if probes > 1 else float("nan")
-    return float(traces.mean()), error
+    return mean_and_error(torch.tensor(samples, dtype=torch.float64))
+
+
+def mean_and_error(samples: Tensor) -> tuple[float, float]:
+    """The mean of independent samples, and its standard error."""
+    count = len(samples)
+    error = float(samples.std()) / count**0.5 if count > 1 else float("nan")
+    return float(samples.mean()), error
 
 
 def _slopes(

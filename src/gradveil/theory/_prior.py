@@ -53,19 +53,12 @@ class Prior:
         return values.clamp(min=torch.finfo(torch.float64).tiny)
 
     def leading(self, size: int, trace: float, choice: float = 0.0) -> tuple[int, float]:
-        """The directions of largest variance for which a bound on their error alone is largest.
+        """kB and B Σ_{i≤k} 1/λ_i of the k for which the bound on their error alone is largest.
 
-        For the k leading directions of each of B examples the error is at least
-        (kB)² / (tr J_D + B Σ_{i≤k} 1/λ_i). All directions are the usual trace form, which a single
+        For the k leading directions of each of B examples, `size` entries in all, the error is at
+        least (kB)² / (tr J_D + B Σ_{i≤k} 1/λ_i); exp(-2 choice / kB) of that, where the errors'
+        order may tell `choice` nats. All directions are the usual trace form, which a single
         direction without variance would turn into 0.
-
-        Args:
-            size: Entries of all inputs.
-            trace: tr J_D.
-            choice: What the errors' order may tell, in nats: each is exp(-2 choice / kB) of that.
-
-        Returns:
-            kB and B Σ_{i≤k} 1/λ_i of the best k.
         """
         entries, known = self._leading_traces(size)
         errors = entries.square() / (trace + known) * (-2 * choice / entries).exp()
@@ -166,7 +159,6 @@ class GaussianPrior(Prior):
         to it for many. Directions in which the samples do not vary add nothing to it.
 
         Args:
-            samples: Examples first.
             ridge: Added to the variance of every direction. It makes the bound larger than the
                 data show; an attacker's search may need one to be well conditioned.
             labels: A class for each sample, where the attacker is told the labels: the covariance

@@ -29,14 +29,10 @@ GRAPH = 8
 class Evaluations:
     """One message at given points, each value and each derivative computed once.
 
-    Bounds of several mechanisms on the same message need it at the same points, as long as they
-    draw the same random directions: give this and a generator with one seed to `mean_bound`.
-    Results are found by the contents of points and directions, so that other ones
-    are never mixed up; they are only not faster.
-
-    Args:
-        message: What the client would send. It should not change afterwards.
-        most: Numbers that are kept; 0 keeps nothing.
+    Bounds of several mechanisms on the same message, which should not change, need it at the same
+    points, as long as they draw the same random directions: give this and a generator with one seed
+    to `mean_bound`. Results are found by the contents of points and directions; at most `most`
+    numbers are kept.
     """
 
     def __init__(self, message: Message, most: int = MOST) -> None:
@@ -151,12 +147,9 @@ class Smoothness:
 
 
 class Look:
-    """Derivatives and differences of what is left of a message before noise.
+    """Derivatives and differences of what is left of a message before noise, by `clamp`.
 
-    Args:
-        message: What the client would send.
-        clamp: What is left of the values before noise, if some are clamped.
-        weights: 1/Σ_ii of each entry that is sent; infinite where it is sent bare.
+    The weights are 1/Σ_ii of each entry that is sent; infinite where it is sent bare.
     """
 
     def __init__(
@@ -230,14 +223,11 @@ class Look:
         return self._energy(slopes)
 
     def _clamped(self, values: Tensors) -> Tensors:
-        """What is left of the values."""
         return values if self.clamp is None else self.clamp(values)
 
     def _energy(self, change: Tensors) -> float:
-        return sum(
-            float((change[n].double().square() * weight).sum())
-            for n, weight in self.weights.items()
-        )
+        parts = (change[n].double().square() * weight for n, weight in self.weights.items())
+        return sum(float(part.sum()) for part in parts)
 
     def hidden(self, inputs: Tensor, values: Tensors, generator: torch.Generator) -> int:
         """How many entries are sent, have no derivative, and move for other inputs."""

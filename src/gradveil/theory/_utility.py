@@ -67,12 +67,7 @@ def expected_decrease(
     It orders amounts of noise well, shapes of one trace bound less well, and for Adam not at all
     (the study `utility-predicts-training`).
 
-    Args:
-        moments: Of the message, with `measure(message, inputs, examples=True)`. A mean over batches
-            is what Adam's second moments are.
-        mechanism: What is done to the message.
-        lr: The learning rate η.
-        optimizer: "sgd" or "adam".
+    The moments are those of `measure(..., examples=True)`; for Adam, a mean over batches.
 
     >>> ones = {"w": torch.ones(2)}
     >>> moments = Moments(ones, None, input_size=5, squared_example_values=ones)
@@ -89,18 +84,13 @@ def expected_decrease(
     curvatures = moments.known_squared_example_values
     values = {name: square.double().sqrt() for name, square in moments.squared_values.items()}
     means, variances = mechanism.mean(values), mechanism.variance(values)
-    steps = _steps(means, variances, optimizer)
+    steps: Tensors | dict[str, float] = dict.fromkeys(means, 1.0)
+    if optimizer == "adam":  # 0 where it has nothing to divide, because nothing is ever sent
+        powers = {name: mean.square() + variances[name] for name, mean in means.items()}
+        steps = {n: torch.where(power > 0, power.rsqrt(), 0.0) for n, power in powers.items()}
     gain = total(steps[n] * v * means[n] for n, v in values.items())
-    cost = total(steps[n].square() * h * variances[n] for n, h in curvatures.items())
+    cost = total(steps[n] ** 2 * h * variances[n] for n, h in curvatures.items())
     return float(lr * gain - 0.5 * lr**2 * cost)
-
-
-def _steps(means: Tensors, variances: Tensors, optimizer: str) -> Tensors:
-    """p_i; 0 where Adam has nothing to divide, because nothing is ever sent."""
-    if optimizer == "sgd":
-        return {name: torch.ones_like(mean) for name, mean in means.items()}
-    powers = {name: mean.square() + variances[name] for name, mean in means.items()}
-    return {n: torch.where(power > 0, power.rsqrt(), 0.0) for n, power in powers.items()}
 
 
 def gain_over_isotropic(moments: Moments, mechanism: Mechanism) -> float:
@@ -115,7 +105,6 @@ def gain_over_isotropic(moments: Moments, mechanism: Mechanism) -> float:
     >>> round(gain_over_isotropic(moments, OptimalNoise(scale=1.0).plan(moments)), 3)
     1.562
     """
-    _check(moments, mechanism)
     spent, squares = _utility_sum(moments, mechanism), float(total(moments.squared_values.values()))
     if squares == 0 or spent == 0:
         return 1.0
@@ -141,8 +130,7 @@ def share_of_optimum(moments: Moments, mechanism: Mechanism) -> float:
     >>> [round(share_of_optimum(moments, plan), 3) for plan in plans]
     [0.64, 1.0]
     """
-    _check(moments, mechanism)
-    trace = seen_trace(moments, mechanism)
+    spent, trace = _utility_sum(moments, mechanism), seen_trace(moments, mechanism)
     seen = entry_information(moments, Mechanism(1.0, mechanism.keep, mechanism.clip))
     squares = moments.squared_values
     best = float(total((square * seen[name]).sqrt() for name, square in squares.items()))
@@ -150,25 +138,16 @@ def share_of_optimum(moments: Moments, mechanism: Mechanism) -> float:
         return 1.0
     if best == 0 or isinf(trace):
         return 0.0
-    return best**2 / (trace * _utility_sum(moments, mechanism))
-
-
-def _check(moments: Moments, mechanism: Mechanism) -> None:
-    check_moments(moments)
-    check_kind(mechanism, "mechanism", Mechanism, "These figures are of noise alone.")
+    return best**2 / (trace * spent)
 
 
 def _utility_sum(moments: Moments, mechanism: Mechanism) -> float:
     """Σ_i g_i² Σ_ii."""
+    check_moments(moments)
+    check_kind(mechanism, "mechanism", Mechanism, "These figures are of noise alone.")
     squares = moments.squared_values
     stds = as_tensors(mechanism.std, squares)
     return float(total(g2 * stds[n].square() for n, g2 in squares.items()))
-
-
-SHOWN = (
-    "which entries are pruned or clamped can be seen, and the choice was made from the private"
-    " batch"
-)
 
 
 def selects(mechanism: AnyMechanism) -> bool:
