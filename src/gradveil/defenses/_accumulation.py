@@ -47,6 +47,7 @@ class Accumulation:
         self._reduction, self._is_open, self._is_tested = reduction, False, False
         self._sum: tuple[Tensors, Moments] | None = None
         self._last: tuple[GradientMessage, Tensor] | None = None
+        self._kept: dict[Any, Any] = {}
         self._versions = self._weights()
 
     def __enter__(self) -> "Accumulation":
@@ -83,9 +84,8 @@ class Accumulation:
     ) -> tuple[tuple[Tensors, Moments], float, float]:
         """What a micro-batch gives, and how much what there was and it count."""
         defense: Any = self._defense
-        if defense.adds_up:  # the first one brings what the loss adds for the parameters, once
-            first = self._sum is None
-            return defense.observe(message, inputs, self._generator, penalised=first), 1.0, 1.0
+        if defense.adds_up:
+            return defense.observe(message, inputs, self._generator, kept=self._kept), 1.0, 1.0
         reduction = self._checked_reduction(message, inputs) if len(inputs) else self._reduction
         part = defense.observe(message, inputs, self._generator)
         self._reduction, count = reduction, self.examples + len(inputs)

@@ -280,6 +280,20 @@ def _made_up(outputs: Tensor, targets: Any, count: int) -> tuple[Tensor, Tensor 
     return rows, labels.view(made.shape).to(targets)
 
 
+def made_up_rows(outputs: Tensor | None, targets: Any, inputs: Tensor) -> list[Tensor]:
+    """An example like these, and its target, if there are any; of private data only the shapes.
+
+    Args:
+        outputs: What the model returns for such an example; `None` if that is not known.
+    """
+    rows = [made_up_batch(inputs.new_zeros(1, *inputs.shape[1:]))[:1]]
+    if isinstance(targets, Tensor):
+        made = targets.new_zeros(1, *targets.shape[1:])
+        found = None if outputs is None else _made_up(outputs, targets, 1)[1]
+        rows.append(made if found is None else found)
+    return rows
+
+
 def _classes(outputs: Tensor) -> int:
     """Labels that every loss takes: classes may be the second axis, or the last."""
     return min(outputs.shape[1:], default=2)

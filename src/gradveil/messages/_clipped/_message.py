@@ -36,7 +36,6 @@ from .._protocol import MappedMessage, Message, Wrapper, secluded, values_of
 from ._isolated import Part, check_targets, isolated, known_of
 from ._metric import Factors, Metric, zeros
 from ._norms import clipped_gradients, layer_squares, weighted_sum
-from ._taps import UnbatchableError
 
 
 class ClippedMessage(Wrapper):
@@ -115,8 +114,9 @@ class ClippedMessage(Wrapper):
             check_seed(seed)
         self.message, self.clip, self.factors = message, clip, factors
         self.batch_size, self.grid, self.seed = batch_size, grid, seed
-        self.penalised = True
-        """Whether what the loss adds for the parameters alone is added: once a step."""
+        self.kept: dict[Any, Any] = {}
+        """What micro-batches of one step share: the model's code runs for the first, so that code
+        which counts its calls tells nothing of the others; the penalty is added once."""
 
     @torch.inference_mode(False)
     def values(self, inputs: Tensor) -> Tensors:
@@ -128,13 +128,18 @@ class ClippedMessage(Wrapper):
         sums, metric = zeros(self.parameters, wide), self._metric()
         if len(inputs):
             self._check(inputs)
-        penalty = self._penalty(inputs)
-        if len(inputs):
-            message = self.message if penalty is not None else _without_weights(self.message)
+        key = "penalty", inputs.shape[1:], inputs.dtype
+        if key not in self.kept:
+            self.kept[key] = self._penalty(inputs)
+        penalty = self.kept[key]
+        message = self.message if penalty is not None else _without_weights(self.message)
+        if len(inputs) or known_of(message, inputs).outputs is not None:
             with explained(self, inputs):
-                clipped_sum(sums, message, inputs.detach(), metric, self.clip, self.seed)
-        values = self._with(penalty, metric.kept(sums), inputs)
+                for part in isolated(message, inputs, self.seed, kept=self.kept):
+                    _add(sums, part, metric, self.clip)
+        values = self._with({} if "sent" in self.kept else penalty, metric.kept(sums), inputs)
         check_finite(values, "message(inputs)")
+        self.kept["sent"] = True
         return values
 
     def __call__(self, inputs: Tensor) -> Tensors:
@@ -205,9 +210,9 @@ class ClippedMessage(Wrapper):
     def _with(self, penalty: Tensors | None, sums: Tensors, inputs: Tensor) -> Tensors:
         """The sums over examples divided by their number, and the penalty."""
         values = {n: g / self._divisor(inputs) for n, g in sums.items()}
-        if not penalty or not self.penalised:
+        if not penalty:
             return values
-        if not known_of(self.message, inputs).batches:
+        if self.kept.get((inputs.shape[1:], inputs.dtype), (True,))[0] is None:
             raise WrongValue(
                 "loss_fn",
                 "have no term of the parameters alone where model or loss look at values: these"
@@ -283,33 +288,13 @@ def _without_weights(message: GradientMessage) -> GradientMessage:
     return judged
 
 
-def clipped_sum(
-    sums: Tensors,
-    message: GradientMessage,
-    inputs: Tensor,
-    metric: Metric,
-    clip: float,
-    seed: int | None,
-) -> None:
-    """Put Σ_b g_b min(1, C / ‖g_b‖_Σ) into sums of 0, g_b the gradient of example b's own loss.
-
-    One run gives what enters each layer and the signal that comes back, for each example by itself
-    (`isolated`). Norms and the clipped sum both come from these numbers, so no weight gradient is
-    computed twice, and none of an example where a layer's is a product.
-
-    In float64, n examples are off by no more than n 2⁻⁵³ of the sum of their sizes, in any order.
-    """
-    try:
-        for part in isolated(message, inputs, seed):
-            _add(sums, part, metric, clip)
-    except UnbatchableError:  # found out after the first part: from the start, one by one
-        for total in sums.values():
-            total.zero_()
-        clipped_sum(sums, message, inputs, metric, clip, seed)
-
-
 def _add(sums: Tensors, part: Part, metric: Metric, clip: float) -> None:
-    """Put the clipped gradients of some examples to the sums."""
+    """Put the clipped gradients of some examples to the sums.
+
+    Norms and the clipped sum both come from the same numbers, so no weight gradient is computed
+    twice, and none of an example where a layer's is a product. In float64, n examples are off by no
+    more than n 2⁻⁵³ of the sum of their sizes, in any order.
+    """
     if not all_finite(part.losses):
         raise NonFiniteError(
             "The loss of each example",

@@ -30,9 +30,7 @@ from .._layers import (
     tensors_in,
 )
 from .._mixing import refusal
-
-OWN_OPERATIONS = ("aten", "prims", "prim")
-"""The libraries of operations that are torch's own, whose rules for batches keep examples apart."""
+from ._tape import OWN_OPERATIONS, UnbatchableError
 
 MARK = "_gradveil_run"
 """The attribute that tells in which run a tensor was made."""
@@ -47,10 +45,6 @@ WRITING = ("__setitem__", "__iadd__", "__isub__", "__imul__", "__itruediv__")
 
 PLAIN = ("requires_grad", "shape", "dtype", "device", "is_leaf", "ndim")
 """Attributes of a tensor that tell nothing of its numbers."""
-
-
-class UnbatchableError(Exception):
-    """The model's code cannot run on all examples at once, each for itself."""
 
 
 class ForeignError(ModelError):

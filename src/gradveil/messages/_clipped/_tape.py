@@ -1,0 +1,160 @@
+"""The operations of a run on a made-up example, to be repeated on others."""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.func import vmap
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_map
+
+from .._layers import tensors_in
+
+OWN_OPERATIONS = ("aten", "prims", "prim")
+"""The libraries of operations that are torch's own, whose rules for batches keep examples apart."""
+
+UNWRITTEN = ("empty", "empty_like", "empty_strided", "empty_permuted", "new_empty")
+UNWRITTEN += ("new_empty_strided",)
+"""What makes memory that nothing was written into: it may hold numbers of others."""
+
+
+class UnbatchableError(Exception):
+    """The model's code cannot run on all examples at once, each for itself."""
+
+
+class _Place(int):
+    """That of a tensor of the run: a row, a constant, or the result of an operation."""
+
+
+class Tape(TorchDispatchMode):
+    """What a function did with its rows: a list of operations of torch, and nothing of Python.
+
+    The function runs once, on made-up rows. All that it took from elsewhere (weights, what its code
+    keeps, numbers of Python) is as it was then for all that the tape is played on. Nothing that is
+    played gets back to the function: its code never meets a private example.
+
+    >>> rows = torch.zeros(1, 2)
+    >>> tape = Tape(lambda x: x.exp() * 2, rows)
+    >>> tape.each(torch.tensor([[0.0, 0.0], [1.0, 0.0]]))
+    tensor([[2.0000, 2.0000],
+            [5.4366, 2.0000]])
+    """
+
+    def __init__(self, function: Callable[..., Any], *rows: Tensor) -> None:
+        super().__init__()
+        self._steps: list[tuple[Any, Any, Any, list[_Place]]] = []
+        self._fixed: dict[int, Tensor] = {}
+        self._seen: list[Tensor] = []  # so that each keeps its identity
+        self._places: dict[int, _Place] = {}
+        self._memory: tuple[set[int], set[int]] = set(), set()  # of constants, of all others
+        for row in rows:
+            self._add(row)
+        with self:
+            result = function(*rows)
+        self._result = tree_map(lambda one: self._place(one), result)
+        self._last = self._last_uses()
+        self._seen, self._places = [], {}
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        """Carry out an operation, and note it."""
+        kwargs = kwargs or {}
+        if func.namespace not in OWN_OPERATIONS:
+            raise UnbatchableError(f"`{func}` is no operation of torch itself")
+        if any(isinstance(one, torch.Generator) for one in (*args, *kwargs.values())):
+            raise UnbatchableError("random numbers come from a generator of the model's own")
+        given = _mapped(self._place, args), {k: _mapped(self._place, v) for k, v in kwargs.items()}
+        if func._schema.is_mutable:
+            self._check_own(func, args, kwargs)
+        result = func(*args, **kwargs)
+        made = [self._places.get(id(one)) or self._add(one) for one in tensors_in(result)]
+        if made:
+            self._steps.append((func, *given, made))
+        return result
+
+    def _add(self, tensor: Tensor) -> _Place:
+        place = self._places[id(tensor)] = _Place(len(self._seen) + 1)
+        self._seen.append(tensor)
+        if _memory_of(tensor) not in self._memory[0]:
+            self._memory[1].add(_memory_of(tensor))
+        return place
+
+    def _place(self, one: Any) -> Any:
+        """Where a tensor was met first; one that no operation made is a constant."""
+        if not isinstance(one, Tensor):
+            return one
+        if id(one) not in self._places:
+            if _memory_of(one) in self._memory[1]:
+                raise UnbatchableError("a tensor was made where it is not seen")
+            self._memory[0].add(_memory_of(one))
+            self._fixed[self._add(one)] = one
+        return self._places[id(one)]
+
+    def _check_own(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        for number, argument in enumerate(func._schema.arguments):
+            info = argument.alias_info
+            if info is None or not info.is_write:
+                continue
+            written = args[number] if number < len(args) else kwargs.get(argument.name)
+            if any(_memory_of(one) in self._memory[0] for one in tensors_in(written)):
+                raise UnbatchableError("the model's code writes into what it keeps")
+
+    def _last_uses(self) -> list[list[int]]:
+        """What is not needed any more after each step."""
+        needed = {place for place in _places_in(self._result)} | self._fixed.keys()
+        dead: list[list[int]] = []
+        for _, args, kwargs, made in reversed(self._steps):
+            ends = {*_places_in((args, kwargs)), *made} - needed
+            dead.append([*ends])
+            needed |= ends
+        return dead[::-1]
+
+    def __call__(self, *rows: Tensor) -> Any:
+        """The same operations on these rows."""
+        values: dict[int, Tensor] = {**self._fixed}
+        values.update((n, row.clone()) for n, row in enumerate(rows, start=1))
+
+        def value(one: Any) -> Any:
+            return values[one] if type(one) is _Place else one
+
+        for (func, args, kwargs, made), dead in zip(self._steps, self._last, strict=True):
+            named = {key: _mapped(value, one) for key, one in kwargs.items()}
+            result = func(*_mapped(value, args), **named)
+            for place, tensor in zip(made, tensors_in(result), strict=True):
+                values[place] = tensor
+            if func.overloadpacket.__name__ in UNWRITTEN:
+                result.zero_()
+            for place in dead:
+                del values[place]
+        return tree_map(value, self._result)
+
+    @torch.no_grad()
+    def each(self, *rows: Tensor) -> Any:
+        """For each row by itself; what the run made for one is on the first axis."""
+        with torch.autocast(rows[0].device.type, enabled=False):
+            single = [row.unsqueeze(1) for row in rows]
+            found = vmap(self, randomness="different")(*single)
+        return tree_map(lambda one: one.squeeze(1), found)
+
+
+def _mapped(function: Callable[[Any], Any], thing: Any) -> Any:
+    if isinstance(thing, (tuple, list)):
+        return type(thing)([_mapped(function, one) for one in thing])
+    return function(thing)
+
+
+def _places_in(thing: Any) -> list[int]:
+    if isinstance(thing, dict):
+        thing = [*thing.values()]
+    if isinstance(thing, (tuple, list)):
+        return [place for one in thing for place in _places_in(one)]
+    return [thing] if type(thing) is _Place else []
+
+
+def _memory_of(tensor: Tensor) -> int:
+    """What tells whether two tensors share memory."""
+    if tensor.layout is not torch.strided or tensor.is_nested:
+        return id(tensor)
+    return int(tensor.untyped_storage()._cdata)
