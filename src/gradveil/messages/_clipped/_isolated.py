@@ -246,7 +246,8 @@ def _program(message: GradientMessage, known: Known, inputs: Tensor) -> Program:
         before = _python_states()
         run = _Batched(message, layout)
         try:
-            tape = Tape(run, *rows)
+            with apart(run.model):
+                tape = Tape(run, *rows)
             if _python_states() != before:  # such draws would be the same for all examples
                 raise UnbatchableError("the model's code draws from `random` or `numpy.random`")
             return (run, tape), None
@@ -299,6 +300,7 @@ class _Batched:
 
     def __init__(self, message: GradientMessage, layout: Layout) -> None:
         self._loss, self._layout = message.loss.secluded(), layout
+        self.model = self._loss.model
         parameters = message.parameters
         self._fixed = {n: p for n, p in parameters.items() if n in layout.names}
         self._free = {n: p for n, p in parameters.items() if n not in layout.names}
@@ -318,17 +320,16 @@ class _Batched:
         run = vmap(
             grad_and_value(self._alone, argnums=(0, 1), has_aux=True), rows, randomness="different"
         )
-        with apart(self._loss.model):
-            self._taps = Taps(
-                {},
-                frozenset(self._free),
-                self._layout.copies,
-                expected=self._layout.taps,
-                strange=[*self._strange, *leaves(self._loss.model).values()],
-                generators=_generators(inputs.device),
-            )
-            with self._taps as taps:
-                found = run(self._free, self._shifts, inputs, targets)
+        self._taps = Taps(
+            {},
+            frozenset(self._free),
+            self._layout.copies,
+            expected=self._layout.taps,
+            strange=[*self._strange, *leaves(self._loss.model).values()],
+            generators=_generators(inputs.device),
+        )
+        with self._taps as taps:
+            found = run(self._free, self._shifts, inputs, targets)
         if taps.failed is not None:
             raise UnbatchableError(f"an operation failed: {first_line(taps.failed)}")
         return found
