@@ -257,6 +257,27 @@ def _penalty(message: "GradientMessage", outputs: Tensor) -> Tensors | None:
     return {n: g for n, g in zip(own, found, strict=True) if g is not None}
 
 
+def ignored(message: "GradientMessage", outputs: Tensor | None) -> Tensor | None:
+    """Which examples have only targets that the loss ignores; `None` for a loss without such.
+
+    A mean over no targets is 0/0. Whether this loss takes one is asked with made-up outputs.
+    """
+    targets, loss_fn = message.targets, message.loss.loss_fn
+    if outputs is None or not isinstance(targets, Tensor) or targets.is_floating_point():
+        return None
+    options = getattr(loss_fn, "keywords", getattr(loss_fn, "__dict__", {}))
+    index = options.get("ignore_index", -100)  # PyTorch's own
+    rows, made = _made_up(outputs, targets, 1)
+    assert made is not None
+    try:
+        value = message.loss.loss_of_outputs(rows, made.fill_(index))
+    except Exception as error:  # no such label, or no room
+        if is_out_of_memory(error):
+            raise
+        return None
+    return (targets == index).flatten(1).all(1) if bool(value.isnan()) else None
+
+
 def own_output_gradients(loss: FunctionalLoss, outputs: Tensor, targets: Any) -> Tensor:
     """∇_outputs L_b, where L_b is the loss of example b alone."""
     rows = (outputs,) if targets is None else (outputs, targets)

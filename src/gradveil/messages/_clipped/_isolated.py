@@ -134,7 +134,9 @@ def isolated(
     inputs, key = inputs.detach(), (inputs.shape[1:], inputs.dtype)
     with _Randomness(seed, inputs.device) as randomness, unwritten(message.loss.model):
         if key not in kept:
-            kept[key] = _program(message, known if taps else replace(known, layout=Layout()), inputs)
+            kept[key] = _program(
+                message, known if taps else replace(known, layout=Layout()), inputs
+            )
         program, reason = kept[key]
         randomness.renew()
         if program is not None:
@@ -247,7 +249,7 @@ def _program(message: GradientMessage, known: Known, inputs: Tensor) -> Program:
         run = _Batched(message, layout)
         try:
             with apart(run.model):
-                tape = Tape(run, *rows)
+                tape = Tape(run, rows, run.check_seen)
             if _python_states() != before:  # such draws would be the same for all examples
                 raise UnbatchableError("the model's code draws from `random` or `numpy.random`")
             return (run, tape), None
@@ -308,6 +310,12 @@ class _Batched:
         self._shifts = [like.new_zeros(tap[-1], dtype=tap[-2]) for tap in layout.taps]
         self._strange = [*message.loss.model.parameters(), *message.loss.model.buffers()]
         self._uses: list[LayerUse] = []
+        self._taps: Taps | None = None
+
+    def check_seen(self, operation: object) -> None:
+        """Require that an operation inside of the model's code comes from a call that was seen."""
+        if self._taps is not None:
+            self._taps.check_seen(operation)
 
     @property
     def entries(self) -> int:
@@ -326,7 +334,6 @@ class _Batched:
             self._layout.copies,
             expected=self._layout.taps,
             strange=[*self._strange, *leaves(self._loss.model).values()],
-            generators=_generators(inputs.device),
         )
         with self._taps as taps:
             found = run(self._free, self._shifts, inputs, targets)
@@ -344,12 +351,14 @@ class _Batched:
         self, free: Tensors, shifts: list[Tensor], example: Tensor, target: Tensor | None
     ) -> tuple[Tensor, list[Tensor]]:
         """The loss of one example, and what entered the layers with taps."""
-        parameters = {**self._fixed, **free}
-        self._taps.start(parameters, shifts)
-        with self._taps.seeing_all():
-            value = _loss_alone(self._loss, parameters, example, target, self._taps)
-        self._taps.check()
-        self._uses = self._taps.uses
+        parameters, taps = {**self._fixed, **free}, self._taps
+        assert taps is not None
+        taps.start(parameters, shifts)
+        taps.watching = True
+        value = _loss_alone(self._loss, parameters, example, target, taps)
+        taps.watching = False
+        taps.check()
+        self._uses = taps.uses
         return value, [use.a for use in self._uses]
 
 

@@ -27,6 +27,7 @@ from .._gradient import GradientMessage
 from .._mixing import (
     check_layers,
     check_outputs,
+    ignored,
     loss_reduction,
     own_output_gradients,
     penalty_of,
@@ -61,7 +62,7 @@ class ClippedMessage(Wrapper):
     | an example with a NaN or infinite gradient | an error, nothing is sent |
     | fewer or more examples than B | the sum over those that are there, divided by B |
     | a loss with a term of the parameters alone (λ‖Θ‖²) | its gradient is added, unclipped |
-    | a mean over targets, some of them ignored | the mean over those of each example |
+    | a mean over targets, some of them ignored | the mean over those of each example; 0 if none |
 
     `values` is the fast form, for sending: no gradient of each example by itself where the layers
     are linear, convolutions, embeddings or the scale and shift of a norm. What the model draws at
@@ -135,7 +136,7 @@ class ClippedMessage(Wrapper):
         message = self.message if penalty is not None else _without_weights(self.message)
         if len(inputs) or known_of(message, inputs).outputs is not None:
             with explained(self, inputs):
-                for part in isolated(message, inputs, self.seed, kept=self.kept):
+                for part in isolated(*self._counted(message, inputs), self.seed, kept=self.kept):
                     _add(sums, part, metric, self.clip)
         values = self._with({} if "sent" in self.kept else penalty, metric.kept(sums), inputs)
         check_finite(values, "message(inputs)")
@@ -206,6 +207,15 @@ class ClippedMessage(Wrapper):
             )
         with secluded(self.message) as alone:
             return penalty_of(alone, outputs, self._divisor(inputs))
+
+    def _counted(
+        self, message: GradientMessage, inputs: Tensor
+    ) -> tuple[GradientMessage, Tensor]:
+        """The examples that have targets: the others add 0, where a mean over theirs is 0/0."""
+        left_out = ignored(message, known_of(message, inputs).outputs)
+        if left_out is None or not bool(left_out.any()):
+            return message, inputs
+        return message.of(self.targets[~left_out]), inputs[~left_out]
 
     def _with(self, penalty: Tensors | None, sums: Tensors, inputs: Tensor) -> Tensors:
         """The sums over examples divided by their number, and the penalty."""
@@ -300,9 +310,7 @@ def _add(sums: Tensors, part: Part, metric: Metric, clip: float) -> None:
             "The loss of each example",
             "be finite",
             f"{int((~part.losses.isfinite()).sum())} of {len(part.losses)} NaN or infinite",
-            "Nothing was sent; check the model's outputs and the targets. An example whose targets"
-            " are all ignored has no mean loss: leave such examples out of the data, or use a sum"
-            " over targets divided by a fixed number.",
+            "Nothing was sent; check the model's outputs and the targets.",
         )
     layers = [layer_squares(use, metric) for use in part.uses]
     squares = torch.zeros_like(part.losses, dtype=torch.float64)

@@ -85,9 +85,7 @@ def _shared(like: Tensors) -> Tensors:
     }
 
 
-def _answer(
-    compute: Callable[[], Tensors], shared: Tensors, pipe: "Connection[Any, Any]"
-) -> None:
+def _answer(compute: Callable[[], Tensors], shared: Tensors, pipe: "Connection[Any, Any]") -> None:
     """What the child does, and all that it does."""
     try:
         torch.set_num_threads(1)  # the others are not there

@@ -1,14 +1,16 @@
 """The operations of a run on a made-up example, to be repeated on others."""
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch._ops import OpOverload
 from torch.func import vmap
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_map
 
+from .._functional import global_generator
 from .._layers import tensors_in
 
 OWN_OPERATIONS = ("aten", "prims", "prim")
@@ -17,6 +19,10 @@ OWN_OPERATIONS = ("aten", "prims", "prim")
 UNWRITTEN = ("empty", "empty_like", "empty_strided", "empty_permuted", "new_empty")
 UNWRITTEN += ("new_empty_strided",)
 """What makes memory that nothing was written into: it may hold numbers of others."""
+
+
+RESHAPING = ("resize_", "resize_as_", "set_", "addbmm_")
+"""Operations in place whose rules for batches mix examples where the shape changes."""
 
 
 class UnbatchableError(Exception):
@@ -35,43 +41,62 @@ class Tape(TorchDispatchMode):
     played gets back to the function: its code never meets a private example.
 
     >>> rows = torch.zeros(1, 2)
-    >>> tape = Tape(lambda x: x.exp() * 2, rows)
+    >>> tape = Tape(lambda x: x.exp() * 2, [rows])
     >>> tape.each(torch.tensor([[0.0, 0.0], [1.0, 0.0]]))
     tensor([[2.0000, 2.0000],
             [5.4366, 2.0000]])
     """
 
-    def __init__(self, function: Callable[..., Any], *rows: Tensor) -> None:
+    def __init__(
+        self,
+        function: Callable[..., Any],
+        rows: list[Tensor],
+        check: Callable[[object], None] | None = None,
+    ) -> None:
         super().__init__()
-        self._steps: list[tuple[Any, Any, Any, list[_Place]]] = []
+        self._check = check
+        self._steps: list[tuple[Any, Any, Any, list[_Place], list[_Place]]] = []
         self._fixed: dict[int, Tensor] = {}
         self._seen: list[Tensor] = []  # so that each keeps its identity
         self._places: dict[int, _Place] = {}
         self._memory: tuple[set[int], set[int]] = set(), set()  # of constants, of all others
-        for row in rows:
-            self._add(row)
+        self._varying = {self._add(row) for row in rows}  # from example to example
+        generators = torch.default_generator, global_generator(rows[0].device)
+        self._states = {generator: generator.get_state() for generator in generators}
         with self:
             result = function(*rows)
-        self._result = tree_map(lambda one: self._place(one), result)
-        self._last = self._last_uses()
-        self._seen, self._places = [], {}
+        needed: list[_Place] = []
+        self._result = _mapped(partial(self._place, needed), result)
+        self._last = self._last_uses({*needed, *self._fixed})
+        self._seen, self._places, self._check = [], {}, None
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
         """Carry out an operation, and note it."""
         kwargs = kwargs or {}
-        if func.namespace not in OWN_OPERATIONS:
-            raise UnbatchableError(f"`{func}` is no operation of torch itself")
-        if any(isinstance(one, torch.Generator) for one in (*args, *kwargs.values())):
-            raise UnbatchableError("random numbers come from a generator of the model's own")
-        given = _mapped(self._place, args), {k: _mapped(self._place, v) for k, v in kwargs.items()}
+        if self._check is not None:
+            self._check(func)
+        _check_operation(func, args, kwargs)
+        met: list[_Place] = []
+        place = partial(self._place, met)
+        taken, named = _mapped(place, args), {n: _mapped(place, one) for n, one in kwargs.items()}
         if func._schema.is_mutable:
             self._check_own(func, args, kwargs)
+        draws = torch.Tag.nondeterministic_seeded in func.tags
+        if draws and any(not torch.equal(g.get_state(), at) for g, at in self._states.items()):
+            raise UnbatchableError("the model's code sets the state of a generator")
         result = func(*args, **kwargs)
+        if draws:
+            self._states = {g: g.get_state() for g in self._states}
         made = [self._places.get(id(one)) or self._add(one) for one in tensors_in(result)]
+        varies = draws or not self._varying.isdisjoint(met)
+        if varies:
+            self._varying.update(made)
         if made:
-            self._steps.append((func, *given, made))
+            self._steps.append((func, taken, named, met, made))
+        elif varies and result is not None:
+            raise UnbatchableError("the model's code looks at values")
         return result
 
     def _add(self, tensor: Tensor) -> _Place:
@@ -81,8 +106,8 @@ class Tape(TorchDispatchMode):
             self._memory[1].add(_memory_of(tensor))
         return place
 
-    def _place(self, one: Any) -> Any:
-        """Where a tensor was met first; one that no operation made is a constant."""
+    def _place(self, met: list[_Place], one: Any) -> Any:
+        """Where a tensor was met first, noted; one that no operation made is a constant."""
         if not isinstance(one, Tensor):
             return one
         if id(one) not in self._places:
@@ -90,7 +115,8 @@ class Tape(TorchDispatchMode):
                 raise UnbatchableError("a tensor was made where it is not seen")
             self._memory[0].add(_memory_of(one))
             self._fixed[self._add(one)] = one
-        return self._places[id(one)]
+        met.append(self._places[id(one)])
+        return met[-1]
 
     def _check_own(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         for number, argument in enumerate(func._schema.arguments):
@@ -101,14 +127,12 @@ class Tape(TorchDispatchMode):
             if any(_memory_of(one) in self._memory[0] for one in tensors_in(written)):
                 raise UnbatchableError("the model's code writes into what it keeps")
 
-    def _last_uses(self) -> list[list[int]]:
+    def _last_uses(self, needed: set[int]) -> list[list[int]]:
         """What is not needed any more after each step."""
-        needed = {place for place in _places_in(self._result)} | self._fixed.keys()
         dead: list[list[int]] = []
-        for _, args, kwargs, made in reversed(self._steps):
-            ends = {*_places_in((args, kwargs)), *made} - needed
-            dead.append([*ends])
-            needed |= ends
+        for *_, met, made in reversed(self._steps):
+            dead.append([*{*met, *made} - needed])
+            needed.update(met, made)
         return dead[::-1]
 
     def __call__(self, *rows: Tensor) -> Any:
@@ -119,16 +143,17 @@ class Tape(TorchDispatchMode):
         def value(one: Any) -> Any:
             return values[one] if type(one) is _Place else one
 
-        for (func, args, kwargs, made), dead in zip(self._steps, self._last, strict=True):
-            named = {key: _mapped(value, one) for key, one in kwargs.items()}
-            result = func(*_mapped(value, args), **named)
+        for (func, args, kwargs, _, made), dead in zip(self._steps, self._last, strict=True):
+            result = func(
+                *_mapped(value, args), **{n: _mapped(value, one) for n, one in kwargs.items()}
+            )
             for place, tensor in zip(made, tensors_in(result), strict=True):
                 values[place] = tensor
             if func.overloadpacket.__name__ in UNWRITTEN:
                 result.zero_()
             for place in dead:
                 del values[place]
-        return tree_map(value, self._result)
+        return _mapped(value, self._result)
 
     @torch.no_grad()
     def each(self, *rows: Tensor) -> Any:
@@ -136,21 +161,29 @@ class Tape(TorchDispatchMode):
         with torch.autocast(rows[0].device.type, enabled=False):
             single = [row.unsqueeze(1) for row in rows]
             found = vmap(self, randomness="different")(*single)
-        return tree_map(lambda one: one.squeeze(1), found)
+        return _mapped(lambda one: one.squeeze(1), found)
+
+
+def _check_operation(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    """Allow what torch itself does for each example alone.
+
+    Other operations may bring rules for batches of their own, which may mix examples.
+    """
+    if not isinstance(func, OpOverload) or func.namespace not in OWN_OPERATIONS:
+        raise UnbatchableError(f"`{func}` is no operation of torch itself")
+    if func.overloadpacket.__name__ in RESHAPING:
+        raise UnbatchableError(f"`{func}` may change shapes in place")
+    if any(isinstance(one, torch.Generator) for one in (*args, *kwargs.values())):
+        raise UnbatchableError("random numbers come from a generator of the model's own")
 
 
 def _mapped(function: Callable[[Any], Any], thing: Any) -> Any:
+    """The function of all that is in these tuples, lists and dicts."""
+    if isinstance(thing, dict):
+        return {key: _mapped(function, one) for key, one in thing.items()}
     if isinstance(thing, (tuple, list)):
         return type(thing)([_mapped(function, one) for one in thing])
     return function(thing)
-
-
-def _places_in(thing: Any) -> list[int]:
-    if isinstance(thing, dict):
-        thing = [*thing.values()]
-    if isinstance(thing, (tuple, list)):
-        return [place for one in thing for place in _places_in(one)]
-    return [thing] if type(thing) is _Place else []
 
 
 def _memory_of(tensor: Tensor) -> int:
