@@ -66,3 +66,18 @@ def test_a_penalty_counts_once_a_step(parts: int):
         for rows in torch.arange(4).chunk(parts):
             step.add(X[rows], Y[rows])
     torch.testing.assert_close(model.weight.grad, 10 * model.weight.detach(), atol=2e-3, rtol=1e-3)
+
+
+def test_a_private_step_that_failed_in_part_is_over():
+    """The others of a micro-batch would be missing because of one."""
+    model, inputs, targets = nn.Linear(4, 3), torch.ones(4, 4), torch.zeros(4, dtype=torch.long)
+    inputs[0, 0] = torch.nan
+    step = PrivateNoise(1.0, 0.1, batch_size=4).accumulate(model, cross_entropy)
+    step.__enter__()
+    with pytest.raises(ValueError, match="finite"):
+        step.add(inputs, targets)
+    with pytest.raises(RuntimeError, match="Found one that failed"):
+        step.add(inputs[1:], targets[1:])
+    with pytest.raises(RuntimeError, match="Found one that failed"):
+        step.__exit__(None)
+    assert model.weight.grad is None

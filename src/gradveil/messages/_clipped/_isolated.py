@@ -240,7 +240,7 @@ def _program(message: GradientMessage, known: Known, inputs: Tensor) -> Program:
 
     Neither that run nor its end depends on private data, and nothing else runs in this process.
     """
-    rows = made_up_rows(known.outputs, message.targets, inputs)
+    rows = made_up_rows(message, known.outputs, inputs)
     for layout in (known.layout, Layout()):
         reason = _foreign_mode()
         if reason is not None:

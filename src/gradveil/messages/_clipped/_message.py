@@ -208,9 +208,7 @@ class ClippedMessage(Wrapper):
         with secluded(self.message) as alone:
             return penalty_of(alone, outputs, self._divisor(inputs))
 
-    def _counted(
-        self, message: GradientMessage, inputs: Tensor
-    ) -> tuple[GradientMessage, Tensor]:
+    def _counted(self, message: GradientMessage, inputs: Tensor) -> tuple[GradientMessage, Tensor]:
         """The examples that have targets: the others add 0, where a mean over theirs is 0/0."""
         left_out = ignored(message, known_of(message, inputs).outputs)
         if left_out is None or not bool(left_out.any()):

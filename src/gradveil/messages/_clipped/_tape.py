@@ -21,6 +21,37 @@ UNWRITTEN += ("new_empty_strided",)
 """What makes memory that nothing was written into: it may hold numbers of others."""
 
 
+_APART = """
+_adaptive_avg_pool2d _adaptive_avg_pool2d_backward _log_softmax _log_softmax_backward_data
+_prelu_kernel _prelu_kernel_backward _reshape_alias _softmax _softmax_backward_data _to_copy
+_unsafe_view addmm addmv alias all amax amin any arange argmax argmin avg_pool2d
+avg_pool2d_backward baddbmm bernoulli binary_cross_entropy binary_cross_entropy_backward
+binary_cross_entropy_with_logits bmm cat clone constant_pad_nd convolution convolution_backward
+copy cumprod cumsum detach diagonal diagonal_backward dot elu_backward embedding
+embedding_dense_backward empty empty_like empty_permuted empty_strided expand exponential eye fill
+flip full full_like gather gelu_backward glu glu_backward hardsigmoid_backward hardswish
+hardswish_backward hardtanh_backward huber_loss huber_loss_backward index index_add index_put
+index_select leaky_relu_backward lift_fresh linalg_vector_norm linspace log_sigmoid_backward
+log_sigmoid_forward logsumexp masked_fill max max_pool2d_with_indices
+max_pool2d_with_indices_backward mean min mm mse_loss mse_loss_backward mv native_batch_norm
+native_batch_norm_backward native_dropout native_group_norm native_layer_norm
+native_layer_norm_backward new_empty new_empty_strided new_full new_ones new_zeros
+nll_loss2d_backward nll_loss2d_forward nll_loss_backward nll_loss_forward normal ones ones_like
+permute prod rand rand_like randint randint_like randn randn_like reflection_pad1d
+reflection_pad1d_backward reflection_pad2d reflection_pad2d_backward repeat replication_pad1d
+replication_pad1d_backward replication_pad2d replication_pad2d_backward roll scalar_tensor scatter
+scatter_add select select_backward sigmoid_backward slice slice_backward smooth_l1_loss
+smooth_l1_loss_backward softplus_backward sort split split_with_sizes squeeze stack std sum t
+tanh_backward threshold_backward topk transpose tril triu unbind unfold unfold_backward uniform
+unsqueeze upsample_bilinear2d upsample_bilinear2d_backward upsample_nearest2d
+upsample_nearest2d_backward var var_mean view where zero zeros zeros_like
+"""
+
+APART = frozenset(_APART.split())
+"""Operations, beside those entry by entry, whose rules for batches keep examples apart, as a test
+finds for each of them. With an underscore at the end, too. All others are carried out for each
+example alone."""
+
 RESHAPING = ("resize_", "resize_as_", "set_", "addbmm_")
 """Operations in place whose rules for batches mix examples where the shape changes."""
 
@@ -93,9 +124,9 @@ class Tape(TorchDispatchMode):
         varies = draws or not self._varying.isdisjoint(met)
         if varies:
             self._varying.update(made)
-        if made:
+        if made or result is None:  # or an operation that only may fail
             self._steps.append((func, taken, named, met, made))
-        elif varies and result is not None:
+        elif varies:
             raise UnbatchableError("the model's code looks at values")
         return result
 
@@ -158,6 +189,10 @@ class Tape(TorchDispatchMode):
     @torch.no_grad()
     def each(self, *rows: Tensor) -> Any:
         """For each row by itself; what the run made for one is on the first axis."""
+        for func, *_ in self._steps:
+            name = func.overloadpacket.__name__
+            if name.rstrip("_") not in APART and torch.Tag.pointwise not in func.tags:
+                raise UnbatchableError(f"`{name}` is not known to keep examples apart")
         with torch.autocast(rows[0].device.type, enabled=False):
             single = [row.unsqueeze(1) for row in rows]
             found = vmap(self, randomness="different")(*single)
