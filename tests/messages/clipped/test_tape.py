@@ -83,12 +83,21 @@ FUNCTIONS = {
         [A, B, C],
     ),
     "convolution": (lambda x, w: F.conv2d(x, w, padding=1), [IMAGE, KERNEL]),
-    "groups": (lambda x, w: F.conv2d(x.repeat(1, 2, 1, 1)[:, :4], w[:2], groups=2), [IMAGE, KERNEL]),
+    "groups": (lambda x, w: F.conv2d(x.repeat(1, 2, 1, 1), w[:2], groups=2), [IMAGE, KERNEL]),
     "transposed": (lambda x, w: F.conv_transpose2d(x, w.transpose(0, 1)), [IMAGE, KERNEL]),
     "pools": (
         lambda x: F.max_pool2d(x, 2).sum() + F.avg_pool2d(x, 2) + F.adaptive_avg_pool2d(x, 3)
         + F.adaptive_avg_pool2d(x, 1) + F.max_pool2d(x, 2, return_indices=True)[0],
         [IMAGE],
+    ),
+    "volumes": (
+        lambda x, w: F.max_pool3d(F.conv3d(x[None], w[None, :1].transpose(0, 2)), 2).sum()
+        + F.adaptive_max_pool2d(x, 2).sum() + F.avg_pool3d(x, 2).sum(),
+        [IMAGE, KERNEL],
+    ),
+    "attention": (
+        lambda x, y: torch.ops.aten._safe_softmax(x @ y.T, 1) @ y,
+        [A, B],
     ),
     "upsampling": (
         lambda x: F.interpolate(x, scale_factor=2)
@@ -186,9 +195,8 @@ def test_all_at_once_is_each_alone(name: str):
         tape = tape_of(function, rows, fixed)
         try:
             found = tape.each(*rows)
-        except (RuntimeError, UnbatchableError) as error:
-            assert not isinstance(error, UnbatchableError), error
-            continue  # torch refuses it: then each goes alone
+        except RuntimeError:  # torch refuses it: then each goes alone
+            continue
         played += 1
         for b in range(ROWS):
             for one, alone in zip(found, tape(*(row[b : b + 1] for row in rows)), strict=True):

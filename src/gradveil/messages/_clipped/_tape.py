@@ -23,9 +23,10 @@ UNWRITTEN += ("new_empty_strided",)
 
 _APART = """
 _adaptive_avg_pool2d _adaptive_avg_pool2d_backward _log_softmax _log_softmax_backward_data
-_prelu_kernel _prelu_kernel_backward _reshape_alias _softmax _softmax_backward_data _to_copy
-_unsafe_view addmm addmv alias all amax amin any arange argmax argmin avg_pool2d
-avg_pool2d_backward baddbmm bernoulli binary_cross_entropy binary_cross_entropy_backward
+_prelu_kernel _prelu_kernel_backward _reshape_alias _safe_softmax _softmax _softmax_backward_data
+_to_copy _unsafe_view adaptive_max_pool2d adaptive_max_pool2d_backward addmm addmv alias all amax
+amin any arange argmax argmin avg_pool2d avg_pool2d_backward avg_pool3d avg_pool3d_backward
+baddbmm bernoulli binary_cross_entropy binary_cross_entropy_backward
 binary_cross_entropy_with_logits bmm cat clone constant_pad_nd convolution convolution_backward
 copy cumprod cumsum detach diagonal diagonal_backward dot elu_backward embedding
 embedding_dense_backward empty empty_like empty_permuted empty_strided expand exponential eye fill
@@ -33,18 +34,18 @@ flip full full_like gather gelu_backward glu glu_backward hardsigmoid_backward h
 hardswish_backward hardtanh_backward huber_loss huber_loss_backward index index_add index_put
 index_select leaky_relu_backward lift_fresh linalg_vector_norm linspace log_sigmoid_backward
 log_sigmoid_forward logsumexp masked_fill max max_pool2d_with_indices
-max_pool2d_with_indices_backward mean min mm mse_loss mse_loss_backward mv native_batch_norm
-native_batch_norm_backward native_dropout native_group_norm native_layer_norm
-native_layer_norm_backward new_empty new_empty_strided new_full new_ones new_zeros
-nll_loss2d_backward nll_loss2d_forward nll_loss_backward nll_loss_forward normal ones ones_like
-permute prod rand rand_like randint randint_like randn randn_like reflection_pad1d
-reflection_pad1d_backward reflection_pad2d reflection_pad2d_backward repeat replication_pad1d
-replication_pad1d_backward replication_pad2d replication_pad2d_backward roll scalar_tensor scatter
-scatter_add select select_backward sigmoid_backward slice slice_backward smooth_l1_loss
-smooth_l1_loss_backward softplus_backward sort split split_with_sizes squeeze stack std sum t
-tanh_backward threshold_backward topk transpose tril triu unbind unfold unfold_backward uniform
-unsqueeze upsample_bilinear2d upsample_bilinear2d_backward upsample_nearest2d
-upsample_nearest2d_backward var var_mean view where zero zeros zeros_like
+max_pool2d_with_indices_backward max_pool3d_with_indices max_pool3d_with_indices_backward mean min
+mm mse_loss mse_loss_backward mv native_batch_norm native_batch_norm_backward native_dropout
+native_group_norm native_layer_norm native_layer_norm_backward new_empty new_empty_strided
+new_full new_ones new_zeros nll_loss2d_backward nll_loss2d_forward nll_loss_backward
+nll_loss_forward normal ones ones_like permute prod rand rand_like randint randint_like randn
+randn_like reflection_pad1d reflection_pad1d_backward reflection_pad2d reflection_pad2d_backward
+repeat replication_pad1d replication_pad1d_backward replication_pad2d replication_pad2d_backward
+roll scalar_tensor scatter scatter_add select select_backward sigmoid_backward slice
+slice_backward smooth_l1_loss smooth_l1_loss_backward softplus_backward sort split
+split_with_sizes squeeze stack std sum t tanh_backward threshold_backward topk transpose tril triu
+unbind unfold unfold_backward uniform unsqueeze upsample_bilinear2d upsample_bilinear2d_backward
+upsample_nearest2d upsample_nearest2d_backward var var_mean view where zero zeros zeros_like
 """
 
 APART = frozenset(_APART.split())
