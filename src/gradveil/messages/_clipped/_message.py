@@ -37,6 +37,7 @@ from .._protocol import MappedMessage, Message, Wrapper, secluded, values_of
 from ._isolated import Part, check_targets, isolated, known_of
 from ._metric import Factors, Metric, zeros
 from ._norms import clipped_gradients, layer_squares, weighted_sum
+from ._process import in_a_fork
 
 
 class ClippedMessage(Wrapper):
@@ -135,7 +136,7 @@ class ClippedMessage(Wrapper):
         penalty = self.kept[key]
         message = self.message if penalty is not None else _without_weights(self.message)
         if len(inputs) or known_of(message, inputs).outputs is not None:
-            with explained(self, inputs):
+            with explained(self, inputs, lambda look: in_a_fork(look, {})):
                 for part in isolated(*self._counted(message, inputs), self.seed, kept=self.kept):
                     _add(sums, part, metric, self.clip)
         values = self._with({} if "sent" in self.kept else penalty, metric.kept(sums), inputs)

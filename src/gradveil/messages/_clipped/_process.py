@@ -74,6 +74,16 @@ def in_a_process(compute: Callable[[], Tensors], like: Tensors) -> Tensors:
     return shared
 
 
+def in_a_fork(compute: Callable[[], Tensors | None], like: Tensors) -> Tensors | None:
+    """What `compute` returns in a process of its own; `None` where there can be none.
+
+    For code that meets private data beside a message, and may keep something of it.
+    """
+    if not CAN_FORK or torch.cuda.is_initialized():
+        return None
+    return in_a_process(lambda: compute() or {}, like)
+
+
 def _shared(like: Tensors) -> Tensors:
     """Tensors in memory that a process has together with its forks."""
     sizes = [-(-v.numel() * v.element_size() // _ALIGNED) * _ALIGNED for v in like.values()]
