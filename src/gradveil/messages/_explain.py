@@ -51,7 +51,7 @@ class ModelError(WrongValue):
 def explained(
     message: Any,
     inputs: Any,
-    run: Callable[[Callable[[], None]], None] = lambda look: look(),
+    run: Callable[[Callable[[], None]], object] = lambda look: look(),
 ) -> Iterator[None]:
     """Turn what torch or the user's code raises inside into an error that names its cause.
 

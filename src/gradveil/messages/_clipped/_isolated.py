@@ -142,11 +142,12 @@ def isolated(
         if program is not None:
             yield from _at_once(program, message, inputs, randomness)
             return
+        assert reason is not None
         _check_can_fork(inputs, reason)
         for place in range(len(inputs)):
             yield _one_by_one(message, inputs, place, randomness)
     if not known.told:
-        known.told = reason is not None and not isinstance(reason, _ForeignModeError)
+        known.told = not isinstance(reason, _ForeignModeError)
         _log.warning(
             "Examples are clipped one by one, each in a process of its own, which is slow: %s.",
             first_line(reason),
@@ -164,15 +165,14 @@ class _ForeignModeError(UnbatchableError):
     """A mode is on around the message, which says nothing of the model."""
 
 
-def _check_can_fork(inputs: Tensor, reason: Exception | None) -> None:
+def _check_can_fork(inputs: Tensor, reason: Exception) -> None:
     if not CAN_FORK or inputs.device.type != "cpu":
         where = inputs.device if CAN_FORK else "a system without `os.fork`"
-        why = first_line(reason) if reason else "its code looks at values"
         raise ModelError(
             "model",
             "run on all examples at once (torch.vmap), or on the processor of a system that can"
             " fork",
-            f"a model on {where}, and that {why}",
+            f"a model on {where}, and that {first_line(reason)}",
             "Replace that operation, or use unit='client'.",
         )
 

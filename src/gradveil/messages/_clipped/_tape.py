@@ -1,7 +1,7 @@
 """The operations of a run on a made-up example, to be repeated on others."""
 
 from collections.abc import Callable
-from functools import partial
+from functools import cache, partial
 from typing import Any
 
 import torch
@@ -16,8 +16,9 @@ from .._layers import tensors_in
 OWN_OPERATIONS = ("aten", "prims", "prim")
 """The libraries of operations that are torch's own, whose rules for batches keep examples apart."""
 
-UNWRITTEN = ("empty", "empty_like", "empty_strided", "empty_permuted", "new_empty")
-UNWRITTEN += ("new_empty_strided",)
+UNWRITTEN = frozenset(
+    ["empty", "empty_like", "empty_strided", "empty_permuted", "new_empty", "new_empty_strided"]
+)
 """What makes memory that nothing was written into: it may hold numbers of others."""
 
 
@@ -102,6 +103,10 @@ class Tape(TorchDispatchMode):
         self._last = self._last_uses({*needed, *self._fixed})
         self._seen, self._places, self._check = [], {}, None
 
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return False  # of the compiler, which has no part in it: asking it takes long
+
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
@@ -109,13 +114,14 @@ class Tape(TorchDispatchMode):
         kwargs = kwargs or {}
         if self._check is not None:
             self._check(func)
-        _check_operation(func, args, kwargs)
+        mutable, draws = _facts(func)
+        if any(isinstance(one, torch.Generator) for one in (*args, *kwargs.values())):
+            raise UnbatchableError("random numbers come from a generator of the model's own")
         met: list[_Place] = []
         place = partial(self._place, met)
         taken, named = _mapped(place, args), {n: _mapped(place, one) for n, one in kwargs.items()}
-        if func._schema.is_mutable:
+        if mutable:
             self._check_own(func, args, kwargs)
-        draws = torch.Tag.nondeterministic_seeded in func.tags
         if draws and any(not torch.equal(g.get_state(), at) for g, at in self._states.items()):
             raise UnbatchableError("the model's code sets the state of a generator")
         result = func(*args, **kwargs)
@@ -169,8 +175,7 @@ class Tape(TorchDispatchMode):
 
     def __call__(self, *rows: Tensor) -> Any:
         """The same operations on these rows."""
-        values: dict[int, Tensor] = {**self._fixed}
-        values.update((n, row.clone()) for n, row in enumerate(rows, start=1))
+        values = self._fixed | {n: row.clone() for n, row in enumerate(rows, start=1)}
 
         def value(one: Any) -> Any:
             return values[one] if type(one) is _Place else one
@@ -179,8 +184,7 @@ class Tape(TorchDispatchMode):
             result = func(
                 *_mapped(value, args), **{n: _mapped(value, one) for n, one in kwargs.items()}
             )
-            for place, tensor in zip(made, tensors_in(result), strict=True):
-                values[place] = tensor
+            values.update(zip(made, tensors_in(result), strict=True))
             if func.overloadpacket.__name__ in UNWRITTEN:
                 result.zero_()
             for place in dead:
@@ -200,17 +204,17 @@ class Tape(TorchDispatchMode):
         return _mapped(lambda one: one.squeeze(1), found)
 
 
-def _check_operation(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    """Allow what torch itself does for each example alone.
+@cache
+def _facts(func: Any) -> tuple[bool, bool]:
+    """Whether an operation writes, and whether it draws random numbers.
 
-    Other operations may bring rules for batches of their own, which may mix examples.
+    Allowed are those of torch itself: others may have rules for batches that mix examples.
     """
     if not isinstance(func, OpOverload) or func.namespace not in OWN_OPERATIONS:
         raise UnbatchableError(f"`{func}` is no operation of torch itself")
     if func.overloadpacket.__name__ in RESHAPING:
         raise UnbatchableError(f"`{func}` may change shapes in place")
-    if any(isinstance(one, torch.Generator) for one in (*args, *kwargs.values())):
-        raise UnbatchableError("random numbers come from a generator of the model's own")
+    return func._schema.is_mutable, torch.Tag.nondeterministic_seeded in func.tags
 
 
 def _mapped(function: Callable[[Any], Any], thing: Any) -> Any:
