@@ -1,29 +1,29 @@
 """The gradient of each example, computed from that example alone.
 
 Where a guarantee for each example rests on it, no test of a model is enough: what mixes examples
-only sometimes is not seen by a test. So the model never gets two examples. Its code runs once, on
-one example that stands for all of them (`torch.vmap`), forward and backward. Where torch cannot do
-that (Python that looks at values, hooks, operations without a rule for batches) the examples are
-run one after the other, each in a process of its own.
+only sometimes is not seen by a test. So the model's code never meets a private example. It runs
+once a step, on a made-up one, forward and backward; the operations of that run (`Tape`) are then
+played on the private ones. Where they cannot be recorded (Python that looks at values, hooks,
+TorchScript) the examples are run one after the other, each in a process of its own.
 
 What a run could learn of others in another way is taken from it:
 
-| way | at once | one by one |
+| way | recorded, and played | one by one |
 | --- | --- | --- |
 | attributes of the module | copies in each run | copies |
 | the user's own weights and buffers | an error; put back | an error |
-| globals, closures, files in memory | tensors of another run are an error | end with the process |
-| operations that torch's modes do not see (TorchScript) | one by one | |
-| an operation that fails for some example | one by one, even if the code catches it | |
+| globals, closures, files in memory, threads | code meets made-up numbers only | end with the process |
+| how often code runs | once a step, whatever the data | end with the process |
+| an operation that fails for some example | that one alone: one by one | |
+| operations whose rules for batches may mix | played for each example alone | |
 | random numbers of torch | new for each example, from a state that nobody knows | the same |
 | of `random`, `numpy.random` | one by one | new for each example, too |
-| of a generator of the code's own | of torch: one by one | the same for each example |
-| parts, where memory is short | operations of the first are recorded, and repeated | |
+| of a generator of the code's own | of torch: one by one; else those of the run | as here, for each |
+| memory that was never written | 0 | filled |
 
 What is left is code that is made to get around this: that writes numbers of an example to a disk or
-into memory that processes share, reads memory that was never written, or takes torch's own wrappers
-apart. Protected are the rows of inputs and targets, not data that a loss holds by itself. Weights
-that a server sends are not code.
+into memory that processes share. Protected are the rows of inputs and targets, not their shapes,
+and not data that a loss holds by itself. Weights that a server sends are not code.
 """
 
 # ruff: noqa: NPY002  -- numpy's global generator is kept from private code, not drawn from

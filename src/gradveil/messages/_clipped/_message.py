@@ -44,8 +44,8 @@ class ClippedMessage(Wrapper):
     """ĝ(x) = (1/B) Σ_b g_b min(1, C / ‖Σ^{-1/2} g_b‖), g_b the gradient of the loss of example b.
 
     Formal guarantees: adding or removing an example moves B ĝ by at most C in the norm of Σ,
-    replacing one by at most 2C, for every model whose code keeps nothing of an example outside of
-    itself: each g_b is computed from example b alone (`isolated` says how, and what is left).
+    replacing one by at most 2C, for every model: each g_b is computed from example b alone
+    (`isolated` says how, and what is left).
     Rounding is on the safe side: C is taken smaller by 64 units in the last place, and where the
     terms of a gradient cancel, what is added up is what was clipped. What is left is the rounding
     of the sum itself, for continuous noise. For noise on a `grid`, B ĝ moves by C at most *after*
