@@ -183,7 +183,7 @@ class PrivateNoise(FixedDefense, amount="noise_multiplier", clamp=None, whole="c
             check_inputs(inputs, tokens=takes_tokens(message))
         prepared = self.prepared(message)
         if isinstance(prepared, ClippedMessage):
-            prepared.kept = {} if kept is None else kept
+            prepared.kept = kept
             if not isinstance(generator, SecureGenerator):
                 prepared.seed = seed_from(generator)
         values = values_of(prepared, inputs)

@@ -257,8 +257,8 @@ def _penalty(message: "GradientMessage", outputs: Tensor) -> Tensors | None:
     return {n: g for n, g in zip(own, found, strict=True) if g is not None}
 
 
-def ignored(message: "GradientMessage", outputs: Tensor | None) -> Tensor | None:
-    """Which examples have only targets that the loss ignores; `None` for a loss without such.
+def ignored_label(message: "GradientMessage", outputs: Tensor | None) -> int | None:
+    """The label of a target that the loss ignores; `None` for a loss without such.
 
     A mean over no targets is 0/0. Whether this loss takes one is asked with made-up outputs.
     """
@@ -273,10 +273,7 @@ def ignored(message: "GradientMessage", outputs: Tensor | None) -> Tensor | None
         if is_out_of_memory(error):
             raise
         return None
-    if not bool(value.isnan()):
-        return None
-    same = targets == index
-    return same if same.dim() == 1 else same.flatten(1).all(1)
+    return index if bool(value.isnan()) else None
 
 
 def _ignored_index(message: "GradientMessage") -> int:

@@ -266,3 +266,15 @@ def test_a_penalty_beside_an_operation_that_fails_for_an_outlier():
     outlier[0] *= 1000
     with pytest.raises(ValueError, match=r"linalg\.cholesky"):  # that of the outlier alone
         values(net, loss, outlier)
+
+
+def test_a_message_that_is_used_twice_has_its_penalty_twice():
+    net = model()
+    message = GradientMessage(net, lambda o, y: cross_entropy(o, y) + ridge(net), Y)
+    clipped = ClippedMessage(message, 0.01, batch_size=6)
+    once = clipped.values(X)
+    with torch.no_grad():
+        for p in net.parameters():
+            p.mul_(2)
+    twice = clipped.values(X)
+    assert all(float(twice[n].norm()) > 1.5 * float(once[n].norm()) for n in once)

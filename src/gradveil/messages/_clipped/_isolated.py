@@ -12,13 +12,13 @@ What a run could learn of others in another way is taken from it:
 | --- | --- | --- |
 | attributes of the module | copies in each run | copies |
 | the user's own weights and buffers | an error; put back | an error |
-| globals, closures, files in memory, threads | code meets made-up numbers only | end with the process |
+| globals, closures, threads | code meets made-up numbers only | end with the process |
 | how often code runs | once a step, whatever the data | end with the process |
 | an operation that fails for some example | that one alone: one by one | |
 | operations whose rules for batches may mix | played for each example alone | |
 | random numbers of torch | new for each example, from a state that nobody knows | the same |
 | of `random`, `numpy.random` | one by one | new for each example, too |
-| of a generator of the code's own | of torch: one by one; else those of the run | as here, for each |
+| of a generator of its own | of torch: one by one; else those of the run | the same |
 | memory that was never written | 0 | filled |
 
 What is left is code that is made to get around this: that writes numbers of an example to a disk or
@@ -131,7 +131,7 @@ def isolated(
         kept: What is known of the model's code within one step, filled in here.
     """
     known, kept = known_of(message, inputs), {} if kept is None else kept
-    inputs, key = inputs.detach(), (inputs.shape[1:], inputs.dtype)
+    inputs, key = inputs.detach(), shapes_of(message, inputs)
     with _Randomness(seed, inputs.device) as randomness, unwritten(message.loss.model):
         if key not in kept:
             kept[key] = _program(
@@ -152,6 +152,12 @@ def isolated(
             "Examples are clipped one by one, each in a process of its own, which is slow: %s.",
             first_line(reason),
         )
+
+
+def shapes_of(message: GradientMessage, inputs: Tensor) -> tuple[Any, ...]:
+    """What is public of a batch: shapes and types of an example and of its target."""
+    rows = [one for one in (inputs, message.targets) if isinstance(one, Tensor)]
+    return tuple((row.shape[1:], row.dtype) for row in rows)
 
 
 def _foreign_mode() -> Exception | None:

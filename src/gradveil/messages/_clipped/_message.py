@@ -27,14 +27,14 @@ from .._gradient import GradientMessage
 from .._mixing import (
     check_layers,
     check_outputs,
-    ignored,
+    ignored_label,
     loss_reduction,
     own_output_gradients,
     penalty_of,
     refusal,
 )
 from .._protocol import MappedMessage, Message, Wrapper, secluded, values_of
-from ._isolated import Part, check_targets, isolated, known_of
+from ._isolated import Part, check_targets, isolated, known_of, shapes_of
 from ._metric import Factors, Metric, zeros
 from ._norms import clipped_gradients, layer_squares, weighted_sum
 from ._process import in_a_fork
@@ -116,7 +116,7 @@ class ClippedMessage(Wrapper):
             check_seed(seed)
         self.message, self.clip, self.factors = message, clip, factors
         self.batch_size, self.grid, self.seed = batch_size, grid, seed
-        self.kept: dict[Any, Any] = {}
+        self.kept: dict[Any, Any] | None = None
         """What micro-batches of one step share: the model's code runs for the first, so that code
         which counts its calls tells nothing of the others; the penalty is added once."""
 
@@ -130,18 +130,28 @@ class ClippedMessage(Wrapper):
         sums, metric = zeros(self.parameters, wide), self._metric()
         if len(inputs):
             self._check(inputs)
-        key = "penalty", inputs.shape[1:], inputs.dtype
-        if key not in self.kept:
-            self.kept[key] = self._penalty(inputs)
-        penalty = self.kept[key]
+        kept: dict[Any, Any] = {} if self.kept is None else self.kept
+        key = shapes_of(self.message, inputs)
+        if ("loss", key) not in kept:
+            kept["loss", key] = self._penalty(inputs), self._ignored(inputs)
+        penalty, label = kept["loss", key]
         message = self.message if penalty is not None else _without_weights(self.message)
         if len(inputs) or known_of(message, inputs).outputs is not None:
+            message, counted = _counted(message, inputs.detach(), label)
             with explained(self, inputs, lambda look: in_a_fork(look, {})):
-                for part in isolated(*self._counted(message, inputs), self.seed, kept=self.kept):
+                for part in isolated(message, counted, self.seed, kept=kept):
                     _add(sums, part, metric, self.clip)
-        values = self._with({} if "sent" in self.kept else penalty, metric.kept(sums), inputs)
+        if penalty and kept.get(key, (True,))[0] is None:
+            raise WrongValue(
+                "loss_fn",
+                "have no term of the parameters alone where model or loss look at values: these"
+                " could go into it, past the clip",
+                "one",
+                "Use weight_decay of the optimizer.",
+            )
+        values = self._with({} if "sent" in kept else penalty, metric.kept(sums), inputs)
         check_finite(values, "message(inputs)")
-        self.kept["sent"] = True
+        kept["sent"] = True
         return values
 
     def __call__(self, inputs: Tensor) -> Tensors:
@@ -209,26 +219,18 @@ class ClippedMessage(Wrapper):
         with secluded(self.message) as alone:
             return penalty_of(alone, outputs, self._divisor(inputs))
 
-    def _counted(self, message: GradientMessage, inputs: Tensor) -> tuple[GradientMessage, Tensor]:
-        """The examples that have targets: the others add 0, where a mean over theirs is 0/0."""
-        left_out = ignored(message, known_of(message, inputs).outputs)
-        if left_out is None or not bool(left_out.any()):
-            return message, inputs
-        return message.of(self.targets[~left_out]), inputs[~left_out]
+    def _ignored(self, inputs: Tensor) -> int | None:
+        outputs = known_of(self.message, inputs).outputs
+        if self.message.reduction is not None:  # of torch itself: it knows no model
+            return ignored_label(self.message, outputs)
+        with secluded(self.message) as alone:
+            return ignored_label(alone, outputs)
 
     def _with(self, penalty: Tensors | None, sums: Tensors, inputs: Tensor) -> Tensors:
         """The sums over examples divided by their number, and the penalty."""
         values = {n: g / self._divisor(inputs) for n, g in sums.items()}
         if not penalty:
             return values
-        if self.kept.get((inputs.shape[1:], inputs.dtype), (True,))[0] is None:
-            raise WrongValue(
-                "loss_fn",
-                "have no term of the parameters alone where model or loss look at values: these"
-                " could go into it, past the clip",
-                "one",
-                "Use weight_decay of the optimizer.",
-            )
         return {n: v + penalty[n].to(v) if n in penalty else v for n, v in values.items()}
 
     def _divisor(self, batch: Any) -> int:
@@ -295,6 +297,17 @@ def _without_weights(message: GradientMessage) -> GradientMessage:
     judged.loss = copy(message.loss)
     judged.loss.may_use_weights = False
     return judged
+
+
+def _counted(
+    message: GradientMessage, inputs: Tensor, label: int | None
+) -> tuple[GradientMessage, Tensor]:
+    """The examples that have targets: the others add 0, where a mean over theirs is 0/0."""
+    if label is None or not len(inputs):
+        return message, inputs
+    counted = message.targets != label
+    counted = counted if counted.dim() == 1 else counted.flatten(1).any(1)
+    return message.of(message.targets[counted]), inputs[counted]
 
 
 def _add(sums: Tensors, part: Part, metric: Metric, clip: float) -> None:
