@@ -120,6 +120,32 @@ def test_what_was_released_before_the_first_checkpoint_counts(tmp_path):
     assert again.step().epsilon == epsilon(4)
 
 
+def test_a_start_in_the_same_folder_forgets_no_release(tmp_path):
+    """Killed in round 6, started again without `resume`, killed in round 2."""
+
+    def fresh() -> FederatedRun:
+        clients = [client(i, NOISE, seed=None) for i in range(2)]
+        return FederatedRun(server(), clients, cross_entropy, account=account())
+
+    def play(rounds: int) -> FederatedRun:
+        def kill(metrics: object) -> None:
+            if len(started.rounds) == rounds:
+                raise KeyboardInterrupt
+
+        started = fresh()
+        with pytest.raises(KeyboardInterrupt):
+            started.run(20, folder=tmp_path, checkpoint_every=4, on_round=kill)
+        return started
+
+    play(6)
+    second = play(2)
+    again = fresh()
+    again.resume(tmp_path)
+    assert again.account is not None
+    assert second.account is not None
+    assert again.account.steps == second.account.steps == 8
+
+
 def test_with_a_seed_the_same_bytes_are_sent_again_and_count_once(tmp_path):
     again = resumed(tmp_path, 0, 2)
     assert again.account is not None

@@ -1,5 +1,6 @@
 """A client sends defended values and a count, from its own data and its own streams."""
 
+import contextlib
 import dataclasses
 import io
 
@@ -17,6 +18,7 @@ from gradveil import (
     NonFiniteError,
     OptimalNoise,
     OptimalPruning,
+    PrivateNoise,
     Rounding,
 )
 from gradveil.defenses import ErrorFeedback, MixUp
@@ -255,3 +257,39 @@ def test_dropout_in_a_training_loop_follows_the_generator() -> None:
     first, again = (torch.Generator().manual_seed(0) for _ in range(2))
     assert torch.equal(sent(first), sent(again))
     assert not torch.equal(sent(first), sent(torch.Generator().manual_seed(0)))
+
+
+SEEN: list[float] = []
+
+
+class Keeps(torch.nn.Module):
+    """Notes what it saw outside of itself, as a running mean for a log."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.head = torch.nn.Linear(4, 3)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        SEEN.append(float(x.mean()))
+        if bool((x == 7).any()):
+            raise ValueError("a 7")
+        return self.head(x)
+
+
+@pytest.mark.parametrize("value", [1.0, 7.0])
+def test_code_keeps_nothing_of_a_private_batch(value: float) -> None:
+    """Neither from the loss that is shown nor from the search for what failed."""
+    SEEN.clear()
+    defense = PrivateNoise(1.0, 0.1)
+    inputs = torch.full((6, 4), value)
+    labels = torch.zeros(6).long()
+    own = Client(0, inputs, labels, defense, batch_size=2, seed=None, sample_rate=1.0)
+    with torch.random.fork_rng():
+        asked = Keeps()
+    with contextlib.suppress(ValueError):
+        loss = own.reply_with_costs(asked, cross_entropy)[1].loss
+        assert loss is not None
+    with contextlib.suppress(ValueError):
+        own.reply(asked, cross_entropy)
+    assert SEEN
+    assert value not in SEEN

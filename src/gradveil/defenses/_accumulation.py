@@ -47,6 +47,8 @@ class Accumulation:
         self._reduction, self._is_open, self._is_tested = reduction, False, False
         self._sum: tuple[Tensors, Moments] | None = None
         self._last: tuple[GradientMessage, Tensor] | None = None
+        self._kept: dict[Any, Any] = {}
+        self._failed = False
         self._versions = self._weights()
 
     def __enter__(self) -> "Accumulation":
@@ -59,12 +61,22 @@ class Accumulation:
         return self
 
     def add(self, inputs: Tensor, targets: Any) -> None:
-        """Take in one micro-batch. If this raises, the ones before stay as they are."""
+        """Take in one micro-batch. If this raises, the ones before stay as they are.
+
+        Not for a private defense: without the others of such a micro-batch a step would tell of the
+        example that made it fail. There the step is over.
+        """
         if not self._is_open:
             raise RuntimeError(
                 "A micro-batch should be added inside of its block. Found it outside. Use"
                 " `with defense.accumulate(model, loss_fn) as step: step.add(inputs, targets)`."
             )
+        self._check_whole()
+        self._failed = self._defense.adds_up
+        self._take(inputs, targets)
+        self._failed = False
+
+    def _take(self, inputs: Tensor, targets: Any) -> None:
         kind = gradient_of(inputs)
         self._defense.check_batch(inputs)
         if len(inputs):
@@ -83,9 +95,8 @@ class Accumulation:
     ) -> tuple[tuple[Tensors, Moments], float, float]:
         """What a micro-batch gives, and how much what there was and it count."""
         defense: Any = self._defense
-        if defense.adds_up:  # the first one brings what the loss adds for the parameters, once
-            first = self._sum is None
-            return defense.observe(message, inputs, self._generator, penalised=first), 1.0, 1.0
+        if defense.adds_up:
+            return defense.observe(message, inputs, self._generator, kept=self._kept), 1.0, 1.0
         reduction = self._checked_reduction(message, inputs) if len(inputs) else self._reduction
         part = defense.observe(message, inputs, self._generator)
         self._reduction, count = reduction, self.examples + len(inputs)
@@ -97,6 +108,7 @@ class Accumulation:
         self._is_open = False
         if kind is not None:
             return
+        self._check_whole()
         if self._sum is None or self._last is None:
             raise ValueError(
                 "A step should have at least one micro-batch. Found none. Call"
@@ -121,6 +133,13 @@ class Accumulation:
         if stated is None or (not self._is_tested and len(inputs) > 1):
             stated, self._is_tested = _reduction_at(message, inputs, stated), len(inputs) > 1
         return stated
+
+    def _check_whole(self) -> None:
+        if self._failed:
+            raise RuntimeError(
+                "A private step should have all of its micro-batches. Found one that failed. Leave"
+                " the block; nothing was added to `.grad`."
+            )
 
     def _weights(self) -> list[tuple[int, int]]:
         """Which tensors the parameters are, and how often each was changed in place."""

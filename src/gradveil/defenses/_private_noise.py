@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -171,19 +171,19 @@ class PrivateNoise(FixedDefense, amount="noise_multiplier", clamp=None, whole="c
         inputs: Tensor,
         generator: torch.Generator,
         *,
-        penalised: bool = True,
+        kept: dict[Any, Any] | None = None,
     ) -> tuple[Tensors, Moments]:
         """The clipped values, and their moments. On a grid sums are in float64, plans are not.
 
         What the model draws at random is as secret as the noise: from the same generator, whatever
-        seed the message has.
+        seed the message has. Micro-batches of one step share what is `kept`.
         """
         self.check_batch(inputs)
         if gradient_of(inputs).takes_tokens != takes_tokens(message):
             check_inputs(inputs, tokens=takes_tokens(message))
         prepared = self.prepared(message)
         if isinstance(prepared, ClippedMessage):
-            prepared.penalised = penalised
+            prepared.kept = kept
             if not isinstance(generator, SecureGenerator):
                 prepared.seed = seed_from(generator)
         values = values_of(prepared, inputs)

@@ -30,6 +30,7 @@ from gradveil.messages import (
     check_model,
     explained,
     gradient_of,
+    in_a_fork,
     secluded,
     size_in_bytes,
     values_of,
@@ -256,7 +257,7 @@ class Client:
     def reply_with_costs(self, model: nn.Module, loss_fn: LossFunction) -> tuple[Reply, Costs]:
         """The same reply beside what it is worth, which is for the client's own eyes."""
         message, inputs = self._next_message(model, loss_fn)
-        loss = _loss(message, inputs)
+        loss = self._loss(message, inputs)
         defended = self._respond(message, inputs)
         reply = self._reply(defended, inputs)
         if defended.mechanism is None:
@@ -307,6 +308,26 @@ class Client:
             message = self.local.message(model, loss_fn, targets, seed=seed)
         return message, inputs
 
+    def _loss(self, message: AnyMessage, inputs: Tensor) -> float | None:
+        """The loss of the batch; none if it is empty.
+
+        Where (ε, δ) is claimed in a process of its own, and none where there can be none: code that
+        keeps something of the batch would bring it into the message.
+        """
+        if not len(inputs):
+            return None
+
+        def compute() -> Tensors:
+            with secluded(message) as alone, torch.no_grad(), explained(alone, inputs):
+                return {"loss": alone.loss(alone.parameters, inputs, alone.targets)}
+
+        if is_private(self.defense):
+            found = in_a_fork(compute, {"loss": torch.zeros((), dtype=torch.float64)})
+            return None if found is None else float(found["loss"])
+        found = compute()
+        check_finite(found, "loss_fn(model(inputs), targets)")
+        return float(found["loss"])
+
     def _generator(self) -> torch.Generator:
         """Of the reply whose batch was just taken."""
         if self.secure:
@@ -349,16 +370,6 @@ def _check_signal(values: Tensors) -> None:
     )
     advice = "Nothing was sent; check model and loss, or pass `allow_zero=True`."
     raise NoReplyError("The message of a batch", expected, found, advice)
-
-
-def _loss(message: AnyMessage, inputs: Tensor) -> float | None:
-    """The loss of the batch; none if it is empty."""
-    if not len(inputs):
-        return None
-    with secluded(message) as alone, torch.no_grad(), explained(alone, inputs):
-        loss = alone.loss(alone.parameters, inputs, alone.targets)
-    check_finite({"loss": loss}, "loss_fn(model(inputs), targets)")
-    return float(loss)
 
 
 def load_received(model: nn.Module, received: Tensors) -> None:

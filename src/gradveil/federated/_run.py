@@ -222,12 +222,12 @@ class FederatedRun:
         check_count(rounds, "rounds")
         check_count(checkpoint_every, "checkpoint_every")
         self._wanted = rounds
-        if folder is not None and self.account is not None and not (folder / CHECKPOINT).exists():
-            save_checkpoint(folder, self.state_dict(), self.fingerprint)  # to count from, if killed
+        if folder is not None and self.account is not None:
+            self._count_from(folder)
         while len(self.rounds) < rounds and not self._is_spent(1):
             last = len(self.rounds) + 1 == rounds or self._is_spent(2)
             if folder is not None and self.account is not None:
-                note_releases(folder, self.account.steps + 1)
+                note_releases(folder, max(noted_releases(folder), self.account.steps) + 1)
             metrics = self.step(last=last)
             if folder is not None and (last or metrics.round % checkpoint_every == 0):
                 save_checkpoint(folder, self.state_dict(), self.fingerprint)
@@ -256,6 +256,17 @@ class FederatedRun:
         released a second time, with other noise: the account counts them twice.
         """
         self.load_state_dict(load_checkpoint(folder, self.fingerprint))
+        self._count_noted(folder)
+
+    def _count_from(self, folder: Path) -> None:
+        """Have a checkpoint to count from, if killed; what this run released before counts, too."""
+        if (folder / CHECKPOINT).exists():
+            load_checkpoint(folder, self.fingerprint)  # refuses that of another run
+            self._count_noted(folder)
+        else:
+            save_checkpoint(folder, self.state_dict(), self.fingerprint)
+
+    def _count_noted(self, folder: Path) -> None:
         if self.account is not None and any(client.secure for client in self.clients.values()):
             lost = noted_releases(folder) - self.account.steps
             if lost > 0:

@@ -4,7 +4,7 @@ A message is anything callable of the shape ``inputs -> {parameter name: tensor}
 """
 
 from ._adapted_model import AdaptedModel, described_outputs
-from ._clipped import ClippedMessage, ClippedUpdate, Metric, example_gradients
+from ._clipped import ClippedMessage, ClippedUpdate, Metric, example_gradients, in_a_fork
 from ._explain import (
     ModelError,
     check_finite_message,

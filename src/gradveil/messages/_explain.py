@@ -6,8 +6,9 @@ is named. Where nothing fails this costs nothing.
 """
 
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import torch
@@ -47,8 +48,18 @@ class ModelError(WrongValue):
 
 
 @contextmanager
-def explained(message: Any, inputs: Any) -> Iterator[None]:
-    """Turn what torch or the user's code raises inside into an error that names its cause."""
+def explained(
+    message: Any,
+    inputs: Any,
+    run: Callable[[Callable[[], None]], object] = lambda look: look(),
+) -> Iterator[None]:
+    """Turn what torch or the user's code raises inside into an error that names its cause.
+
+    Args:
+        message: What is evaluated inside.
+        inputs: Of the message.
+        run: Calls what looks for the cause, which runs the user's code once more.
+    """
     try:
         yield
     except (ModelError, NonFiniteError):
@@ -56,7 +67,7 @@ def explained(message: Any, inputs: Any) -> Iterator[None]:
     except (Exception, SystemExit) as error:  # a model may even leave
         if is_out_of_memory(error):
             raise
-        _raise_cause(message, inputs)
+        run(partial(_raise_cause, message, inputs))
         if isinstance(error, (ValueError, TypeError)) and is_ours(error):
             raise  # the message works, and something else was wrong
         model = getattr(getattr(message, "loss", None), "model", None)

@@ -226,7 +226,7 @@ def _reduction(message: "GradientMessage", outputs: Tensor) -> str | None:
     if key not in known:
         count = _classes(outputs) if outputs.dim() == 2 else 0  # so that each class has its turn
         count = max(3, min(count, MOST_OUTPUTS // outputs.numel()))
-        known[key] = _find_reduction(message, *_made_up(outputs, targets, count))
+        known[key] = _find_reduction(message, *_made_up(message, outputs, count))
     return known[key]
 
 
@@ -245,7 +245,7 @@ def _find_reduction(message: "GradientMessage", rows: Tensor, targets: Tensor | 
 
 def _penalty(message: "GradientMessage", outputs: Tensor) -> Tensors | None:
     """∇_Θ of a loss that is (what is made of data) + (what is made of parameters), or `None`."""
-    rows, targets = _made_up(outputs, message.targets, 1)
+    rows, targets = _made_up(message, outputs, 1)
     own = leaves(message.loss.model)
     with torch.enable_grad(), _Sources(message, rows, targets) as sources:
         value = message.loss.loss_of_outputs(rows, targets)
@@ -255,6 +255,32 @@ def _penalty(message: "GradientMessage", outputs: Tensor) -> Tensors | None:
         return None
     found = torch.autograd.grad(value, [*own.values()], allow_unused=True)
     return {n: g for n, g in zip(own, found, strict=True) if g is not None}
+
+
+def ignored_label(message: "GradientMessage", outputs: Tensor | None) -> int | None:
+    """The label of a target that the loss ignores; `None` for a loss without such.
+
+    A mean over no targets is 0/0. Whether this loss takes one is asked with made-up outputs.
+    """
+    targets, index = message.targets, _ignored_index(message)
+    if outputs is None or not isinstance(targets, Tensor) or targets.is_floating_point():
+        return None
+    rows, made = _made_up(message, outputs, 1)
+    assert made is not None
+    try:
+        value = message.loss.loss_of_outputs(rows, made.fill_(index))
+    except Exception as error:  # no such label, or no room
+        if is_out_of_memory(error):
+            raise
+        return None
+    return index if bool(value.isnan()) else None
+
+
+def _ignored_index(message: "GradientMessage") -> int:
+    """The label that a loss of PyTorch ignores."""
+    loss_fn = message.loss.loss_fn
+    options = getattr(loss_fn, "keywords", getattr(loss_fn, "__dict__", {}))
+    return int(options.get("ignore_index", -100))
 
 
 def own_output_gradients(loss: FunctionalLoss, outputs: Tensor, targets: Any) -> Tensor:
@@ -268,16 +294,40 @@ def own_output_gradients(loss: FunctionalLoss, outputs: Tensor, targets: Any) ->
     return found
 
 
-def _made_up(outputs: Tensor, targets: Any, count: int) -> tuple[Tensor, Tensor | None]:
+def _made_up(
+    message: "GradientMessage", outputs: Tensor, count: int
+) -> tuple[Tensor, Tensor | None]:
     """Outputs between 0 and 1, and targets that fit: all classes in turn, or numbers like these."""
+    targets = message.targets
     rows = _pattern(outputs.new_empty(count, *outputs.shape[1:])).to(outputs.dtype)
     if not isinstance(targets, Tensor):
         return rows, None
     made = rows.new_empty(count, *targets.shape[1:])
     if targets.is_floating_point():
         return rows, _pattern(made).to(targets)
-    labels = torch.arange(made.numel(), device=made.device) % _classes(outputs)
+    classes, index = _classes(outputs), _ignored_index(message)
+    labels = torch.arange(made.numel(), device=made.device) % classes
+    labels[labels == index] = (index + 1) % classes
     return rows, labels.view(made.shape).to(targets)
+
+
+def made_up_rows(
+    message: "GradientMessage", outputs: Tensor | None, inputs: Tensor
+) -> list[Tensor]:
+    """An example like these, and its target, if there are any; of private data only the shapes.
+
+    Args:
+        message: Whose targets these are.
+        outputs: What the model returns for such an example; `None` if that is not known.
+        inputs: The examples.
+    """
+    targets = message.targets
+    rows = [made_up_batch(inputs.new_zeros(1, *inputs.shape[1:]))[:1]]
+    if isinstance(targets, Tensor):
+        made = targets.new_zeros(1, *targets.shape[1:])
+        found = None if outputs is None else _made_up(message, outputs, 1)[1]
+        rows.append(made if found is None else found)
+    return rows
 
 
 def _classes(outputs: Tensor) -> int:

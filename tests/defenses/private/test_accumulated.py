@@ -66,3 +66,47 @@ def test_a_penalty_counts_once_a_step(parts: int):
         for rows in torch.arange(4).chunk(parts):
             step.add(X[rows], Y[rows])
     torch.testing.assert_close(model.weight.grad, 10 * model.weight.detach(), atol=2e-3, rtol=1e-3)
+
+
+def test_a_count_in_a_loss_does_not_tell_micro_batches_apart():
+    """Where each example has a process, which begins with what is here."""
+    calls = [0]
+
+    class Looks(nn.Linear):
+        def forward(self, x: Tensor) -> Tensor:
+            return super().forward(x * (1 if calls[0] % 2 and float(x.sum()) < 1e9 else -9))
+
+    def loss(o: Tensor, y: Tensor) -> Tensor:
+        calls[0] += 1
+        return cross_entropy(o, y)
+
+    def summed(sizes: list[int]) -> Tensor:
+        calls[0], start = 0, 0
+        model.zero_grad()
+        with PrivateNoise(1e-4, 0.01, batch_size=1).accumulate(model, loss) as step:
+            for size in sizes:
+                rows = slice(start, start + size)
+                step.add(X[rows], Y[rows])
+                start += size
+        return torch.cat([p.grad.flatten() for p in model.parameters()])
+
+    model = Looks(6, 3)
+    nn.init.zeros_(model.weight)
+    nn.init.zeros_(model.bias)
+    summed([4])  # what is looked at once per model
+    assert float((summed([4]) - summed([1, 1, 2])).norm()) / 0.01 < 1e-2
+
+
+def test_a_private_step_that_failed_in_part_is_over():
+    """The others of a micro-batch would be missing because of one."""
+    model, inputs, targets = nn.Linear(4, 3), torch.ones(4, 4), torch.zeros(4, dtype=torch.long)
+    inputs[0, 0] = torch.nan
+    step = PrivateNoise(1.0, 0.1, batch_size=4).accumulate(model, cross_entropy)
+    step.__enter__()
+    with pytest.raises(ValueError, match="finite"):
+        step.add(inputs, targets)
+    with pytest.raises(RuntimeError, match="Found one that failed"):
+        step.add(inputs[1:], targets[1:])
+    with pytest.raises(RuntimeError, match="Found one that failed"):
+        step.__exit__(None)
+    assert model.weight.grad is None

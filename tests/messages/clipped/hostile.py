@@ -1,6 +1,7 @@
 """Models that try to get past a clip: they mix examples, remember them, or draw by position."""
 
 import random
+import threading
 from collections.abc import Callable
 
 import numpy as np
@@ -494,6 +495,53 @@ class HalfPrecision(Net):
             return super().forward(x).float()
 
 
+class CountsBesideAFailure(ZeroHead):
+    """A count that goes on, and an operation that fails for the last example only."""
+
+    def between(self, h: Tensor) -> Tensor:
+        COUNT[0] += 1
+        spread = torch.eye(4) * (3.9 - h.detach().abs().sum(-1).max())
+        try:
+            root = torch.linalg.cholesky(spread).diagonal()
+        except RuntimeError:
+            root = torch.ones(4)
+        return h * root * (1 if COUNT[0] % 2 else -1)
+
+
+class LooksInAThread(ZeroHead):
+    """Where no mode of torch is."""
+
+    def between(self, h: Tensor) -> Tensor:
+        seen: list[int] = []
+        look = threading.Thread(target=lambda: seen.append(sum(map(ord, repr(h))) % 2))
+        look.start()
+        look.join()
+        return h * (1 if seen[0] else -1)
+
+
+class FillsByIndex(ZeroHead):
+    """By an operation of torch whose rule for batches gives all examples the value of the last."""
+
+    def between(self, h: Tensor) -> Tensor:
+        return h * torch.ones(1, 4).index_fill(1, torch.arange(4), h.sum())
+
+
+class ReadsItsWeights(ZeroHead):
+    """A number of the weights alone, beside a count."""
+
+    def between(self, h: Tensor) -> Tensor:
+        COUNT[0] += 1
+        scale = 1 / float(self.first.weight.detach().abs().max())
+        return h * scale * (1 if COUNT[0] % 2 else -1)
+
+
+class NeverWritten(Net):
+    """Memory as it was left by others."""
+
+    def between(self, h: Tensor) -> Tensor:
+        return h + 50 * torch.empty(4).clamp(-1, 1) + h.new_empty(h.shape).clamp(-1, 1)
+
+
 MODELS: tuple[Callable[[], nn.Module], ...] = (
     Standardises, MaskedClasses, AttendsToTheBatch, SortsByLength, SequenceFirst, LayerDrop,
     NumpyDrop, HookScalesByTheLargest, ModuleHook, CustomBackward, OwnRule, OwnOperation, Remembers,
@@ -502,5 +550,6 @@ MODELS: tuple[Callable[[], nn.Module], ...] = (
     SpecialFirst, FlatSoftmax, ScaledInPlace, EarlyExit, Checkpointed, ScaledByThePlace,
     ThroughNumpy, FallsBack, HookWithAGenerator, HookThatSeeds, DrawsTwice, OfItsOwnClass, Scripted,
     ScriptedFallsBack, Resized, ByADispatchMode, CodesByArrival, SeldomDrops, HalfPrecision,
-    AnotherAnswers, GoesOn, AsksWhetherItTrains,
+    AnotherAnswers, GoesOn, AsksWhetherItTrains, CountsBesideAFailure, LooksInAThread,
+    FillsByIndex, ReadsItsWeights, NeverWritten,
 )  # fmt: skip

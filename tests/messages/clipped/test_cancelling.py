@@ -59,3 +59,14 @@ def test_long_products_of_positions_that_cancel(grid, off):
         pair = torch.tensor([1 + one, -(1 + one) * (1 + 10 ** (1.2 * more - 3.2))])
         inputs = pair.view(1, 2, 1).expand(1, 2, 4096).clone()
         assert size_of(model, weighted(torch.ones(())), inputs, grid) <= 1 + off
+
+
+@pytest.mark.parametrize("positions", [(), (2,)], ids=["one position", "several"])
+def test_squares_of_float64_do_not_vanish(positions):
+    """A signal whose square is 0 in float64, beside inputs that make up for it."""
+    model = torch.nn.Linear(1, 4000, bias=False).double()
+    torch.nn.init.zeros_(model.weight)
+    inputs = torch.full((1, *positions, 1), 1e154, dtype=torch.float64)
+    message = GradientMessage(model, lambda o, _: (o * 1e-162).sum(), None)
+    sent = ClippedMessage(message, 1e-10, batch_size=1).values(inputs)["weight"]
+    assert float(sent.norm()) <= 1e-10

@@ -33,7 +33,8 @@ def data() -> tuple[Tensor, Tensor]:
 
 
 def clipped(model: nn.Module, inputs: Tensor, targets: Tensor) -> Tensor:
-    """The clipped sum, with what the model draws at random fixed."""
+    """The clipped sum, with what the model draws at random fixed, and a count that starts at 0."""
+    hostile.COUNT[0] = 0
     message = GradientMessage(model, cross_entropy, targets, separable=True)
     found = ClippedMessage(message, CLIP, batch_size=1, grid=1.0, seed=11).values(inputs)
     return torch.cat([value.flatten() for value in found.values()])
@@ -42,6 +43,7 @@ def clipped(model: nn.Module, inputs: Tensor, targets: Tensor) -> Tensor:
 def largest_move(model: nn.Module) -> float:
     """How far leaving one example out moves the sum, over C."""
     inputs, targets = data()
+    clipped(model, inputs, targets)  # what is looked at once per model
     whole, others = clipped(model, inputs, targets), torch.arange(EXAMPLES)
     moves = [
         (whole - clipped(model, inputs[others != b], targets[others != b])).norm()
@@ -57,8 +59,6 @@ def state(model: nn.Module) -> dict[str, Tensor]:
 REFUSED = {
     "WritesItsWeights": "wrote into `second.weight`",
     "WritesWhatItSaw": "wrote into `second.weight`",
-    "KeepsInAGlobal": "kept a tensor of an earlier run",
-    "KeepsInAList": "kept a tensor of an earlier run",
 }
 """What has no guarantee, and says so."""
 
@@ -79,6 +79,70 @@ def test_leaving_one_out_moves_the_sum_by_the_clip(build, room, monkeypatch):
         with pytest.raises((ValueError, RuntimeError), match=reason):
             largest_move(model)
     assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
+
+
+def test_code_meets_no_private_example_in_this_process():
+    """Nor what depends on one: how often it runs, what fails, how many there are."""
+    notes = []
+    for count in (EXAMPLES, 2, 0):
+        noted: list[str] = []
+        model = hostile.ZeroHead()
+        between = model.between
+
+        def note(h: Tensor, between=between, noted=noted) -> Tensor:
+            look = threading.Thread(target=lambda: noted.append(repr(h)))
+            look.start()
+            look.join()
+            return between(h)
+
+        torch.manual_seed(0)
+        for p in model.parameters():
+            nn.init.normal_(p)
+        inputs, targets = (part[:count] for part in data())
+        model.between = note
+        clipped(model, inputs, targets)
+        clipped(model, 7 * inputs, targets)
+        notes.append(noted)
+    assert len(notes[0]) > 2
+    assert notes[0] == notes[1] == notes[2]
+
+
+class Counts(hostile.ZeroHead):
+    """By a number outside of the module, with nothing else that would keep examples apart."""
+
+    def between(self, h: Tensor) -> Tensor:
+        hostile.COUNT[0] += 1
+        return h * (1 if hostile.COUNT[0] % 2 else -50)
+
+
+@pytest.mark.parametrize("gone", [slice(0, 0), slice(1, 2)], ids=["empty", "left out"])
+def test_a_count_does_not_tell_micro_batches_apart(gone: slice):
+    torch.manual_seed(0)
+    model, (inputs, targets) = Counts(), data()
+
+    def summed(parts: list[slice]) -> Tensor:
+        hostile.COUNT[0] = 0
+        model.zero_grad()
+        with PrivateNoise(1e-4, CLIP, batch_size=1).accumulate(model, cross_entropy) as step:
+            for part in parts:
+                step.add(inputs[part], targets[part])
+        return torch.cat([p.grad.flatten() for p in model.parameters()])
+
+    others = [slice(1, 3), slice(3, 5)]
+    whole = summed([slice(0, 1), *others])
+    rest = summed([gone, *others] if gone.stop == 0 else others)
+    assert float((whole - rest).norm()) / CLIP <= 1.01
+
+
+def test_a_failure_leaves_nothing_for_the_next_step():
+    torch.manual_seed(0)
+    model, (inputs, targets) = hostile.CountsBesideAFailure(), data()
+    clipped(model, inputs, targets)
+    counts = []
+    for part in (slice(0, EXAMPLES), slice(0, 2), slice(0, 0)):
+        clipped(model, inputs[part], targets[part])
+        counts.append(hostile.COUNT[0])
+    assert counts == [1, 1, 1]
 
 
 def test_the_sum_is_that_of_the_examples_alone():

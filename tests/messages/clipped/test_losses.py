@@ -233,3 +233,48 @@ def test_a_penalty_that_cannot_be_found_out_is_refused():
     values(net, lambda o, y: cross_entropy(o, y - 1), targets=Y + 1)
     with pytest.raises(ValueError, match="use weight_decay of the optimizer"):
         values(net, lambda o, y: cross_entropy(o, y - 1) + ridge(net), targets=Y + 1)
+
+
+@pytest.mark.parametrize("loss", [cross_entropy, lambda o, y: cross_entropy(o, y)])
+def test_an_example_whose_targets_are_all_ignored_adds_nothing(loss):
+    net = nn.Sequential(nn.Linear(4, 6), nn.Unflatten(1, (3, 2)))
+    labels = torch.tensor([[0, 1], [-100, -100], [1, 1], [-100, 0], [0, 0], [-100, -100]])
+    counted = torch.tensor([0, 2, 3, 4])
+    found = values(net, loss, targets=labels)
+    expected = values(net, loss, X[counted], labels[counted])
+    assert_same(found, expected, tolerance=1e-6)
+    nothing = values(net, loss, targets=torch.full((6, 2), -100))
+    assert all(not g.any() for g in nothing.values())
+
+
+def test_an_index_of_its_own_that_is_ignored():
+    net = model()
+    found = values(net, nn.CrossEntropyLoss(ignore_index=2), X[:1], torch.tensor([2]))
+    assert all(not g.any() for g in found.values())
+
+
+def test_a_penalty_beside_an_operation_that_fails_for_an_outlier():
+    """Whether it is refused does not depend on the data: its term is known from made-up ones."""
+
+    def loss(o: Tensor, y: Tensor) -> Tensor:
+        root = torch.linalg.cholesky(torch.eye(3) * (50 - o.detach().square().sum()))
+        return cross_entropy(o, y) + 0 * root.sum() + ridge(net)
+
+    net = nn.Linear(4, 3)
+    values(net, loss)
+    outlier = X.clone()
+    outlier[0] *= 1000
+    with pytest.raises(ValueError, match=r"linalg\.cholesky"):  # that of the outlier alone
+        values(net, loss, outlier)
+
+
+def test_a_message_that_is_used_twice_has_its_penalty_twice():
+    net = model()
+    message = GradientMessage(net, lambda o, y: cross_entropy(o, y) + ridge(net), Y)
+    clipped = ClippedMessage(message, 0.01, batch_size=6)
+    once = clipped.values(X)
+    with torch.no_grad():
+        for p in net.parameters():
+            p.mul_(2)
+    twice = clipped.values(X)
+    assert all(float(twice[n].norm()) > 1.5 * float(once[n].norm()) for n in once)

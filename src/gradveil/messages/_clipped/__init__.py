@@ -3,5 +3,6 @@
 from ._isolated import example_gradients
 from ._message import ClippedMessage, ClippedUpdate
 from ._metric import Metric
+from ._process import in_a_fork
 
-__all__ = ["ClippedMessage", "ClippedUpdate", "Metric", "example_gradients"]
+__all__ = ["ClippedMessage", "ClippedUpdate", "Metric", "example_gradients", "in_a_fork"]

@@ -1,29 +1,29 @@
 """The gradient of each example, computed from that example alone.
 
 Where a guarantee for each example rests on it, no test of a model is enough: what mixes examples
-only sometimes is not seen by a test. So the model never gets two examples. Its code runs once, on
-one example that stands for all of them (`torch.vmap`), forward and backward. Where torch cannot do
-that (Python that looks at values, hooks, operations without a rule for batches) the examples are
-run one after the other, each in a process of its own.
+only sometimes is not seen by a test. So the model's code never meets a private example. It runs
+once a step, on a made-up one, forward and backward; the operations of that run (`Tape`) are then
+played on the private ones. Where they cannot be recorded (Python that looks at values, hooks,
+TorchScript) the examples are run one after the other, each in a process of its own.
 
 What a run could learn of others in another way is taken from it:
 
-| way | at once | one by one |
+| way | recorded, and played | one by one |
 | --- | --- | --- |
 | attributes of the module | copies in each run | copies |
 | the user's own weights and buffers | an error; put back | an error |
-| globals, closures, files in memory | tensors of another run are an error | end with the process |
-| operations that torch's modes do not see (TorchScript) | one by one | |
-| an operation that fails for some example | one by one, even if the code catches it | |
+| globals, closures, threads | code meets made-up numbers only | end with the process |
+| how often code runs | once a step, whatever the data | end with the process |
+| an operation that fails for some example | that one alone: one by one | |
+| operations whose rules for batches may mix | played for each example alone | |
 | random numbers of torch | new for each example, from a state that nobody knows | the same |
 | of `random`, `numpy.random` | one by one | new for each example, too |
-| of a generator of the code's own | of torch: one by one | the same for each example |
-| parts, where memory is short | operations of the first are recorded, and repeated | |
+| of a generator of its own | of torch: one by one; else those of the run | the same |
+| memory that was never written | 0 | filled |
 
 What is left is code that is made to get around this: that writes numbers of an example to a disk or
-into memory that processes share, reads memory that was never written, or takes torch's own wrappers
-apart. Protected are the rows of inputs and targets, not data that a loss holds by itself. Weights
-that a server sends are not code.
+into memory that processes share. Protected are the rows of inputs and targets, not their shapes,
+and not data that a loss holds by itself. Weights that a server sends are not code.
 """
 
 # ruff: noqa: NPY002  -- numpy's global generator is kept from private code, not drawn from
@@ -33,7 +33,7 @@ import random
 import secrets
 import warnings
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
 
@@ -41,7 +41,6 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.func import grad_and_value, vmap
-from torch.fx.experimental.proxy_tensor import make_fx
 from torch.overrides import _get_current_function_mode_stack
 from torch.utils._device import DeviceContext
 from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
@@ -63,15 +62,21 @@ from .._functional import (
 )
 from .._gradient import GradientMessage
 from .._layers import LayerUse
-from .._mixing import check_layers, check_outputs, made_up_batch, rows_are_independent
+from .._mixing import (
+    check_layers,
+    check_outputs,
+    made_up_batch,
+    made_up_rows,
+    rows_are_independent,
+)
 from ._metric import zeros
-from ._process import CAN_FORK, Children
+from ._process import CAN_FORK, in_a_process
+from ._tape import Tape, UnbatchableError
 from ._taps import (
     ForeignError,
     Layout,
     OtherLayersError,
     Taps,
-    UnbatchableError,
     layout_of,
     stacked,
 )
@@ -101,80 +106,79 @@ class Known:
     """What it returns for a made-up example; `None` if it fails on that."""
     mixes: bool = False
     """Whether made-up examples had other outputs beside others."""
-    batches: bool = True
-    """Whether its code runs on all examples at once."""
+    told: bool = False
+    """Whether it was logged that examples go one by one."""
 
 
 _KNOWN: WeakKeyDictionary[nn.Module, dict[Any, Known]] = WeakKeyDictionary()
 
 
 def isolated(
-    message: GradientMessage, inputs: Tensor, seed: int | None = None, *, taps: bool = True
+    message: GradientMessage,
+    inputs: Tensor,
+    seed: int | None = None,
+    *,
+    taps: bool = True,
+    kept: dict[Any, "Program"] | None = None,
 ) -> Iterator[Part]:
-    """The gradients of all examples, one or more, in parts.
+    """The gradients of all examples, in parts.
 
     Args:
         message: Whose targets, if there are any, have one row for each example.
-        inputs: The examples.
+        inputs: The examples; for none of them the model's code runs as it does for some.
         seed: For what the model draws at random, in simulations; `None` for what nobody knows.
         taps: Whether gradients of layers may come as products.
+        kept: What is known of the model's code within one step, filled in here.
     """
-    known = known_of(message, inputs)
-    parameters = {name: p.clone() for name, p in message.parameters.items()}
-    targets = message.targets  # a copy of which the loss may write into
-    message = message.of(targets.clone() if isinstance(targets, Tensor) else targets)
-    inputs = inputs.detach().clone()
-    layouts = [known.layout, Layout()] if taps else [Layout()]
-    reason = foreign = _foreign_mode()
+    known, kept = known_of(message, inputs), {} if kept is None else kept
+    inputs, key = inputs.detach(), shapes_of(message, inputs)
     with _Randomness(seed, inputs.device) as randomness, unwritten(message.loss.model):
-        for layout in layouts if known.batches and reason is None else ():
-            try:
-                parts = _at_once(message, parameters, inputs, layout)
-                randomness.check()
-            except OtherLayersError:  # its code does not always do the same: no taps then
-                known.layout = Layout()
-                randomness.renew()
-                continue
-            except Exception as error:
-                if is_out_of_memory(error) or isinstance(error, ForeignError):
-                    raise
-                reason = error
-                break
-            try:
-                yield from parts
-            except Exception as error:  # of an operation that is repeated, for some example
-                if is_out_of_memory(error):
-                    raise
-                known.batches = False
-                raise UnbatchableError(first_line(error)) from error
-            _check_unwritten(parameters, message.parameters)
+        if key not in kept:
+            kept[key] = _program(
+                message, known if taps else replace(known, layout=Layout()), inputs
+            )
+        program, reason = kept[key]
+        randomness.renew()
+        if program is not None:
+            yield from _at_once(program, message, inputs, randomness)
             return
+        assert reason is not None
         _check_can_fork(inputs, reason)
-        yield from _one_by_one(message, parameters, inputs, randomness)
-    if reason is not None:  # not remembered of a model that fails one by one, too
-        known.batches &= reason is foreign
+        for place in range(len(inputs)):
+            yield _one_by_one(message, inputs, place, randomness)
+    if not known.told:
+        known.told = not isinstance(reason, _ForeignModeError)
         _log.warning(
             "Examples are clipped one by one, each in a process of its own, which is slow: %s.",
             first_line(reason),
         )
 
 
+def shapes_of(message: GradientMessage, inputs: Tensor) -> tuple[Any, ...]:
+    """What is public of a batch: shapes and types of an example and of its target."""
+    rows = [one for one in (inputs, message.targets) if isinstance(one, Tensor)]
+    return tuple((row.shape[1:], row.dtype) for row in rows)
+
+
 def _foreign_mode() -> Exception | None:
     """Why examples cannot be run at once: a mode that is on here would see all of them."""
     modes: list[object] = [*_get_current_function_mode_stack(), *_get_current_dispatch_mode_stack()]
     strange = [type(mode).__name__ for mode in modes if not isinstance(mode, DeviceContext)]
-    return UnbatchableError(f"the mode `{strange[0]}` of torch is on") if strange else None
+    return _ForeignModeError(f"the mode `{strange[0]}` of torch is on") if strange else None
 
 
-def _check_can_fork(inputs: Tensor, reason: Exception | None) -> None:
+class _ForeignModeError(UnbatchableError):
+    """A mode is on around the message, which says nothing of the model."""
+
+
+def _check_can_fork(inputs: Tensor, reason: Exception) -> None:
     if not CAN_FORK or inputs.device.type != "cpu":
         where = inputs.device if CAN_FORK else "a system without `os.fork`"
-        why = first_line(reason) if reason else "its code looks at values"
         raise ModelError(
             "model",
             "run on all examples at once (torch.vmap), or on the processor of a system that can"
             " fork",
-            f"a model on {where}, and that {why}",
+            f"a model on {where}, and that {first_line(reason)}",
             "Replace that operation, or use unit='client'.",
         )
 
@@ -233,85 +237,134 @@ def _look(message: GradientMessage, made_up: Tensor) -> Known:
     return Known(layout, outputs.detach(), apart_from_others is False)
 
 
-def _at_once(
-    message: GradientMessage, parameters: Tensors, inputs: Tensor, layout: Layout
-) -> Iterator[Part]:
-    """All examples in one run of the model's code, which has ended when this returns.
+Program = tuple["tuple[_Batched, Tape] | None", Exception | None]
+"""What the model's code does with an example; or `None`, and why that cannot be said."""
 
-    Where there is no room for all gradients the operations of that run are recorded, and repeated
-    for further examples: no state of Python then tells one part from another.
+
+def _program(message: GradientMessage, known: Known, inputs: Tensor) -> Program:
+    """What the model's code does, from a run on one made-up example.
+
+    Neither that run nor its end depends on private data, and nothing else runs in this process.
     """
-    run = _Batched(message, parameters, layout)
+    rows = made_up_rows(message, known.outputs, inputs)
+    for layout in (known.layout, Layout()):
+        reason = _foreign_mode()
+        if reason is not None:
+            break
+        before = _python_states()
+        run = _Batched(message, layout)
+        try:
+            with apart(run.model):
+                tape = Tape(run, rows, run.check_seen)
+            if _python_states() != before:  # such draws would be the same for all examples
+                raise UnbatchableError("the model's code draws from `random` or `numpy.random`")
+            return (run, tape), None
+        except OtherLayersError:  # its code does not always do the same: no taps then
+            known.layout = Layout()
+        except Exception as error:
+            if is_out_of_memory(error) or isinstance(error, ForeignError):
+                raise
+            reason = error
+            break
+    return None, reason
+
+
+def _at_once(
+    program: "tuple[_Batched, Tape]",
+    message: GradientMessage,
+    inputs: Tensor,
+    randomness: "_Randomness",
+) -> Iterator[Part]:
+    """The recorded operations, played on as many examples at a time as there is room for.
+
+    An operation that fails for some example, or that torch cannot batch, is played for each alone;
+    an example for which it fails then goes to the model's code itself, in a process of its own.
+    """
+    run, tape = program
     size = max(1, ROOM // max(1, run.entries))
-    x, targets = inputs, message.targets
-    if len(x) <= size:
-        return iter([run.part(run(x, targets), len(x))])
-    labels = [None] * len(x.split(size)) if targets is None else targets.split(size)
-    rows = [*zip(x.split(size), labels, strict=True)]
-    program = make_fx(run)(*rows[0])
-    return (
-        run.part(program(_filled(part, size), _filled(label, size)), len(part))
-        for part, label in rows
-    )
+    rows = [inputs] if message.targets is None else [inputs, message.targets]
+    for start in range(0, len(inputs), size):
+        part = [row[start : start + size] for row in rows]
+        try:
+            yield run.part(tape.each(*part))
+            continue
+        except Exception as error:
+            if is_out_of_memory(error):
+                raise
+        for place in range(start, start + len(part[0])):
+            randomness.renew(place)
+            try:
+                found = run.part(tape(*(row[place : place + 1] for row in rows)))
+            except Exception as error:
+                if is_out_of_memory(error):
+                    raise
+                _check_can_fork(inputs, error)
+                found = _one_by_one(message, inputs, place, randomness)
+            yield found
 
 
 class _Batched:
     """The gradients of the losses of single examples, by one run of the model's code."""
 
-    def __init__(self, message: GradientMessage, parameters: Tensors, layout: Layout) -> None:
+    def __init__(self, message: GradientMessage, layout: Layout) -> None:
         self._loss, self._layout = message.loss.secluded(), layout
+        self.model = self._loss.model
+        parameters = message.parameters
         self._fixed = {n: p for n, p in parameters.items() if n in layout.names}
         self._free = {n: p for n, p in parameters.items() if n not in layout.names}
         like = next(iter(parameters.values()))
         self._shifts = [like.new_zeros(tap[-1], dtype=tap[-2]) for tap in layout.taps]
         self._strange = [*message.loss.model.parameters(), *message.loss.model.buffers()]
         self._uses: list[LayerUse] = []
+        self._taps: Taps | None = None
+
+    def check_seen(self, operation: object) -> None:
+        """Require that an operation inside of the model's code comes from a call that was seen."""
+        if self._taps is not None:
+            self._taps.check_seen(operation)
 
     @property
     def entries(self) -> int:
         """Of the parameters whose gradients are made for each example."""
         return sum(p.numel() for p in self._free.values())
 
-    def __call__(self, inputs: Tensor, targets: Tensor | None) -> Any:
+    def __call__(self, inputs: Tensor, targets: Tensor | None = None) -> Any:
         """Gradients and signals, with losses and what entered the layers, for each example."""
         rows = (None, None, 0, None if targets is None else 0)
         run = vmap(
             grad_and_value(self._alone, argnums=(0, 1), has_aux=True), rows, randomness="different"
         )
-        with apart(self._loss.model):
-            self._taps = Taps(
-                {},
-                frozenset(self._free),
-                self._layout.copies,
-                expected=self._layout.taps,
-                strange=[*self._strange, *leaves(self._loss.model).values()],
-                generators=_generators(inputs.device),
-            )
-            with self._taps as taps:
-                found = run(self._free, self._shifts, inputs, targets)
+        self._taps = Taps(
+            {},
+            frozenset(self._free),
+            self._layout.copies,
+            expected=self._layout.taps,
+            strange=[*self._strange, *leaves(self._loss.model).values()],
+        )
+        with self._taps as taps:
+            found = run(self._free, self._shifts, inputs, targets)
         if taps.failed is not None:
             raise UnbatchableError(f"an operation failed: {first_line(taps.failed)}")
         return found
 
-    def part(self, found: Any, count: int) -> Part:
-        """What a run gave, of its first examples: the others fill it up."""
+    def part(self, found: Any) -> Part:
+        """What a run gave."""
         (others, signals), (losses, entered) = found
-        uses = [
-            stacked(use, a[:count], signal[:count])
-            for use, a, signal in zip(self._uses, entered, signals, strict=True)
-        ]
-        return Part(uses, {n: g[:count] for n, g in others.items()}, losses[:count])
+        uses = [stacked(*use) for use in zip(self._uses, entered, signals, strict=True)]
+        return Part(uses, others, losses)
 
     def _alone(
         self, free: Tensors, shifts: list[Tensor], example: Tensor, target: Tensor | None
     ) -> tuple[Tensor, list[Tensor]]:
         """The loss of one example, and what entered the layers with taps."""
-        parameters = {**self._fixed, **free}
-        self._taps.start(parameters, shifts)
-        with self._taps.seeing_all():
-            value = _loss_alone(self._loss, parameters, example, target, self._taps)
-        self._taps.check()
-        self._uses = self._taps.uses
+        parameters, taps = {**self._fixed, **free}, self._taps
+        assert taps is not None
+        taps.start(parameters, shifts)
+        taps.watching = True
+        value = _loss_alone(self._loss, parameters, example, target, taps)
+        taps.watching = False
+        taps.check()
+        self._uses = taps.uses
         return value, [use.a for use in self._uses]
 
 
@@ -340,19 +393,20 @@ def _loss_alone(
 
 
 def _one_by_one(
-    message: GradientMessage, parameters: Tensors, inputs: Tensor, randomness: "_Randomness"
-) -> Iterator[Part]:
-    """Plain autograd on one example after the other, each in a process that ends with it."""
-    targets = message.targets
-    children = Children({**parameters, _LOSS: inputs.new_empty((), dtype=torch.float64)})
-    for place, example in enumerate(inputs):
+    message: GradientMessage, inputs: Tensor, place: int, randomness: "_Randomness"
+) -> Part:
+    """Plain autograd on one example, in a process that ends with it."""
+    targets, parameters = message.targets, message.parameters
 
-        def one(place: int = place, example: Tensor = example) -> Tensors:
-            randomness.renew(place)
-            return _one(message, parameters, example, None if targets is None else targets[place])
+    def one() -> Tensors:
+        randomness.renew(place)
+        torch.use_deterministic_algorithms(True, warn_only=True)  # fills memory that is new
+        target = None if targets is None else targets[place]
+        return _one(message, parameters, inputs[place], target)
 
-        found = {name: value.unsqueeze(0) for name, value in children.run(one).items()}
-        yield Part([], found, found.pop(_LOSS))
+    like = {**parameters, _LOSS: inputs.new_empty((), dtype=torch.float64)}
+    found = {name: value.unsqueeze(0) for name, value in in_a_process(one, like).items()}
+    return Part([], found, found.pop(_LOSS))
 
 
 _LOSS = ""
@@ -375,13 +429,6 @@ def _one(
             gradients = derivative(value, own) or zeros(own)
     _check_unwritten(own, parameters)
     return {**gradients, _LOSS: value.detach()}
-
-
-def _filled(rows: Tensor | None, size: int) -> Tensor | None:
-    """As many rows as a recorded run takes: the first stands in for those that are missing."""
-    if rows is None or len(rows) == size:
-        return rows
-    return torch.cat([rows, rows[:1].expand(size - len(rows), *rows.shape[1:])])
 
 
 def _check_unwritten(now: Tensors, before: Tensors) -> None:
@@ -429,12 +476,6 @@ class _Randomness:
                 fill_from_system(generator)
             else:
                 generator.manual_seed(secrets.randbits(63) if seed is None else seed)
-        self._python = _python_states()
-
-    def check(self) -> None:
-        """Require that only torch's generators were drawn from: others give all examples one."""
-        if _python_states() != self._python:
-            raise UnbatchableError("the model's code draws from `random` or `numpy.random`")
 
 
 def _python_states() -> tuple[Any, ...]:

@@ -27,24 +27,25 @@ from .._gradient import GradientMessage
 from .._mixing import (
     check_layers,
     check_outputs,
+    ignored_label,
     loss_reduction,
     own_output_gradients,
     penalty_of,
     refusal,
 )
 from .._protocol import MappedMessage, Message, Wrapper, secluded, values_of
-from ._isolated import Part, check_targets, isolated, known_of
+from ._isolated import Part, check_targets, isolated, known_of, shapes_of
 from ._metric import Factors, Metric, zeros
 from ._norms import clipped_gradients, layer_squares, weighted_sum
-from ._taps import UnbatchableError
+from ._process import in_a_fork
 
 
 class ClippedMessage(Wrapper):
     """ĝ(x) = (1/B) Σ_b g_b min(1, C / ‖Σ^{-1/2} g_b‖), g_b the gradient of the loss of example b.
 
     Formal guarantees: adding or removing an example moves B ĝ by at most C in the norm of Σ,
-    replacing one by at most 2C, for every model whose code keeps nothing of an example outside of
-    itself: each g_b is computed from example b alone (`isolated` says how, and what is left).
+    replacing one by at most 2C, for every model: each g_b is computed from example b alone
+    (`isolated` says how, and what is left).
     Rounding is on the safe side: C is taken smaller by 64 units in the last place, and where the
     terms of a gradient cancel, what is added up is what was clipped. What is left is the rounding
     of the sum itself, for continuous noise. For noise on a `grid`, B ĝ moves by C at most *after*
@@ -62,7 +63,7 @@ class ClippedMessage(Wrapper):
     | an example with a NaN or infinite gradient | an error, nothing is sent |
     | fewer or more examples than B | the sum over those that are there, divided by B |
     | a loss with a term of the parameters alone (λ‖Θ‖²) | its gradient is added, unclipped |
-    | a mean over targets, some of them ignored | the mean over those of each example |
+    | a mean over targets, some of them ignored | the mean over those of each example; 0 if none |
 
     `values` is the fast form, for sending: no gradient of each example by itself where the layers
     are linear, convolutions, embeddings or the scale and shift of a norm. What the model draws at
@@ -115,8 +116,9 @@ class ClippedMessage(Wrapper):
             check_seed(seed)
         self.message, self.clip, self.factors = message, clip, factors
         self.batch_size, self.grid, self.seed = batch_size, grid, seed
-        self.penalised = True
-        """Whether what the loss adds for the parameters alone is added: once a step."""
+        self.kept: dict[Any, Any] | None = None
+        """What micro-batches of one step share: the model's code runs for the first, so that code
+        which counts its calls tells nothing of the others; the penalty is added once."""
 
     @torch.inference_mode(False)
     def values(self, inputs: Tensor) -> Tensors:
@@ -128,13 +130,28 @@ class ClippedMessage(Wrapper):
         sums, metric = zeros(self.parameters, wide), self._metric()
         if len(inputs):
             self._check(inputs)
-        penalty = self._penalty(inputs)
-        if len(inputs):
-            message = self.message if penalty is not None else _without_weights(self.message)
-            with explained(self, inputs):
-                clipped_sum(sums, message, inputs.detach(), metric, self.clip, self.seed)
-        values = self._with(penalty, metric.kept(sums), inputs)
+        kept: dict[Any, Any] = {} if self.kept is None else self.kept
+        key = shapes_of(self.message, inputs)
+        if ("loss", key) not in kept:
+            kept["loss", key] = self._penalty(inputs), self._ignored(inputs)
+        penalty, label = kept["loss", key]
+        message = self.message if penalty is not None else _without_weights(self.message)
+        if len(inputs) or known_of(message, inputs).outputs is not None:
+            message, counted = _counted(message, inputs.detach(), label)
+            with explained(self, inputs, lambda look: in_a_fork(look, {})):
+                for part in isolated(message, counted, self.seed, kept=kept):
+                    _add(sums, part, metric, self.clip)
+        if penalty and kept.get(key, (True,))[0] is None:
+            raise WrongValue(
+                "loss_fn",
+                "have no term of the parameters alone where model or loss look at values: these"
+                " could go into it, past the clip",
+                "one",
+                "Use weight_decay of the optimizer.",
+            )
+        values = self._with({} if "sent" in kept else penalty, metric.kept(sums), inputs)
         check_finite(values, "message(inputs)")
+        kept["sent"] = True
         return values
 
     def __call__(self, inputs: Tensor) -> Tensors:
@@ -202,19 +219,18 @@ class ClippedMessage(Wrapper):
         with secluded(self.message) as alone:
             return penalty_of(alone, outputs, self._divisor(inputs))
 
+    def _ignored(self, inputs: Tensor) -> int | None:
+        outputs = known_of(self.message, inputs).outputs
+        if self.message.reduction is not None:  # of torch itself: it knows no model
+            return ignored_label(self.message, outputs)
+        with secluded(self.message) as alone:
+            return ignored_label(alone, outputs)
+
     def _with(self, penalty: Tensors | None, sums: Tensors, inputs: Tensor) -> Tensors:
         """The sums over examples divided by their number, and the penalty."""
         values = {n: g / self._divisor(inputs) for n, g in sums.items()}
-        if not penalty or not self.penalised:
+        if not penalty:
             return values
-        if not known_of(self.message, inputs).batches:
-            raise WrongValue(
-                "loss_fn",
-                "have no term of the parameters alone where model or loss look at values: these"
-                " could go into it, past the clip",
-                "one",
-                "Use weight_decay of the optimizer.",
-            )
         return {n: v + penalty[n].to(v) if n in penalty else v for n, v in values.items()}
 
     def _divisor(self, batch: Any) -> int:
@@ -283,41 +299,30 @@ def _without_weights(message: GradientMessage) -> GradientMessage:
     return judged
 
 
-def clipped_sum(
-    sums: Tensors,
-    message: GradientMessage,
-    inputs: Tensor,
-    metric: Metric,
-    clip: float,
-    seed: int | None,
-) -> None:
-    """Put Σ_b g_b min(1, C / ‖g_b‖_Σ) into sums of 0, g_b the gradient of example b's own loss.
-
-    One run gives what enters each layer and the signal that comes back, for each example by itself
-    (`isolated`). Norms and the clipped sum both come from these numbers, so no weight gradient is
-    computed twice, and none of an example where a layer's is a product.
-
-    In float64, n examples are off by no more than n 2⁻⁵³ of the sum of their sizes, in any order.
-    """
-    try:
-        for part in isolated(message, inputs, seed):
-            _add(sums, part, metric, clip)
-    except UnbatchableError:  # found out after the first part: from the start, one by one
-        for total in sums.values():
-            total.zero_()
-        clipped_sum(sums, message, inputs, metric, clip, seed)
+def _counted(
+    message: GradientMessage, inputs: Tensor, label: int | None
+) -> tuple[GradientMessage, Tensor]:
+    """The examples that have targets: the others add 0, where a mean over theirs is 0/0."""
+    if label is None or not len(inputs):
+        return message, inputs
+    counted = message.targets != label
+    counted = counted if counted.dim() == 1 else counted.flatten(1).any(1)
+    return message.of(message.targets[counted]), inputs[counted]
 
 
 def _add(sums: Tensors, part: Part, metric: Metric, clip: float) -> None:
-    """Put the clipped gradients of some examples to the sums."""
+    """Put the clipped gradients of some examples to the sums.
+
+    Norms and the clipped sum both come from the same numbers, so no weight gradient is computed
+    twice, and none of an example where a layer's is a product. In float64, n examples are off by no
+    more than n 2⁻⁵³ of the sum of their sizes, in any order.
+    """
     if not all_finite(part.losses):
         raise NonFiniteError(
             "The loss of each example",
             "be finite",
             f"{int((~part.losses.isfinite()).sum())} of {len(part.losses)} NaN or infinite",
-            "Nothing was sent; check the model's outputs and the targets. An example whose targets"
-            " are all ignored has no mean loss: leave such examples out of the data, or use a sum"
-            " over targets divided by a fixed number.",
+            "Nothing was sent; check the model's outputs and the targets.",
         )
     layers = [layer_squares(use, metric) for use in part.uses]
     squares = torch.zeros_like(part.losses, dtype=torch.float64)

@@ -90,14 +90,28 @@ def _sum_at_once(use: LayerUse, factors: Tensor) -> Tensor:
 
 def _outer(signal: Tensor, a: Tensor, weights: Weights) -> Tensor:
     """‖δ/√rows‖² ‖a/√rest‖²; with an r for each entry Σ_ij δ_i² a_j² / r_ij."""
-    left, right = signal.double().square(), a.double().square()
+    (signal, s), (a, t) = _unit(signal), _unit(a)
+    left, right = signal.square(), a.square()
     if weights.rows is not None:
         left = left * weights.rows.view(1, -1)
     if weights.rest is not None:
         right = right * weights.rest.reshape(1, -1)
     if weights.entries is not None:
-        return ((left @ weights.entries.double()) * right).sum(1)
-    return left.sum(1) * right.sum(1)
+        return ((left @ weights.entries.double()) * right).sum(1) * (s * t).square().squeeze(-1)
+    return left.sum(1) * right.sum(1) * (s * t).square().squeeze(-1)
+
+
+def _unit(rows: Tensor) -> tuple[Tensor, Tensor]:
+    """Rows in float64, and how much larger they are: squares of float64 itself may vanish.
+
+    That of a signal may where its product with what entered the layer does not.
+    """
+    size = rows.new_ones(*rows.shape[:-1], 1, dtype=torch.float64)
+    if rows.dtype == torch.float64 and rows.shape[-1]:
+        largest = rows.abs().amax(-1, keepdim=True)
+        size = torch.where(largest > 0, largest, size)
+        rows = rows / size
+    return rows.double(), size
 
 
 def _linear_factors(use: LinearUse) -> tuple[Tensor, Tensor] | None:
@@ -126,13 +140,14 @@ def _conv_factors(use: LayerUse) -> tuple[Tensor, Tensor] | None:
 
 def _gram(signal: Tensor, a: Tensor, weights: Weights) -> Tensor:
     """Σ_pq ⟨δ_p, δ_q⟩ ⟨a_p, a_q⟩, summed over groups, and what rounding may have taken off it."""
-    signal, a = signal.double(), a.double()
+    (signal, s), (a, t) = _unit(signal), _unit(a)
+    scale = s * t
     if weights.rows is not None:
         signal = signal * weights.rows.double().sqrt().view(signal.shape[1], 1, -1)
     if weights.rest is not None:
         a = a * weights.rest.double().sqrt().reshape(-1)
-    products = (signal @ signal.mT).mul_(a @ a.mT)
-    sizes = (signal.norm(dim=-1) * a.norm(dim=-1)).sum(2)
+    products = (signal @ signal.mT).mul_(a @ a.mT).mul_(scale).mul_(scale.mT)
+    sizes = (signal.norm(dim=-1) * a.norm(dim=-1) * scale.squeeze(-1)).sum(2)
     terms = signal.shape[-1] + a.shape[-1] + signal.shape[-2]
     slack = _slack(terms) * sizes.square()
     return products.sum((2, 3)).clamp(min=0).add(slack).sum(1)

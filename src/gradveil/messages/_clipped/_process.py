@@ -28,76 +28,85 @@ DEADLINE = 600
 """Seconds that a process has for one example."""
 
 
-class Children:
-    """Processes that return tensors in given shapes, one after the other.
+def in_a_process(compute: Callable[[], Tensors], like: Tensors) -> Tensors:
+    """What `compute` returns in a process of its own; what it raises there is raised here.
 
-    Each is a fork of this process: it has a copy of all memory, so whatever its code writes, into
-    weights, globals, closures, generators, is gone when it ends, and nothing but the result is seen
-    here. What it returns is written into memory that both have.
+    The process is a fork of this one: it has a copy of all memory, so whatever its code writes,
+    into weights, globals, closures, generators, is gone when it ends, and nothing but the result is
+    seen here. What it returns is written into memory that both have.
 
     Args:
-        like: Tensors on the processor, in the shapes and types of a result.
+        compute: Run there.
+        like: Tensors on the processor, in the shapes and types of the result.
 
     >>> before = []
     >>> def compute():
     ...     before.append(1)
     ...     return {"calls": torch.tensor(len(before))}
-    >>> children = Children({"calls": torch.tensor(0)})
-    >>> [int(children.run(compute)["calls"]) for _ in range(3)]
+    >>> [int(in_a_process(compute, {"calls": torch.tensor(0)})["calls"]) for _ in range(3)]
     [1, 1, 1]
     """
+    shared = _shared(like)
+    there, here = Pipe(duplex=False)
+    with warnings.catch_warnings():  # of other threads, none of which the child has or needs
+        warnings.simplefilter("ignore", DeprecationWarning)
+        child = os.fork()
+    if child == 0:
+        _answer(compute, shared, here)
+    here.close()
+    try:
+        answer = there.recv_bytes() if there.poll(DEADLINE) else b""
+    except EOFError:
+        answer = b""
+    finally:
+        there.close()
+        with contextlib.suppress(OSError):  # it may be gone, and waited for by others
+            os.kill(child, signal.SIGKILL)
+            os.waitpid(child, 0)
+    if not answer:
+        raise _child_error(
+            f"one that was killed, left, or took more than {DEADLINE} s (threads or locks of"
+            " its own?)"
+        )
+    error = pickle.loads(answer)
+    if error is not None:
+        raise error
+    return shared
 
-    def __init__(self, like: Tensors) -> None:
-        sizes = {
-            n: -(-v.numel() * v.element_size() // _ALIGNED) * _ALIGNED for n, v in like.items()
-        }
-        memory = torch.frombuffer(mmap.mmap(-1, sum(sizes.values()) or 1), dtype=torch.uint8)
-        pieces = memory[: sum(sizes.values())].split([*sizes.values()])
-        self._shared = {
-            n: piece[: v.numel() * v.element_size()].view(v.dtype).view(v.shape)
-            for (n, v), piece in zip(like.items(), pieces, strict=True)
-        }
 
-    def run(self, compute: Callable[[], Tensors]) -> Tensors:
-        """What `compute` returns in a new process; what it raises there is raised here."""
-        there, here = Pipe(duplex=False)
-        with warnings.catch_warnings():  # of other threads, none of which the child has or needs
-            warnings.simplefilter("ignore", DeprecationWarning)
-            child = os.fork()
-        if child == 0:
-            self._answer(compute, here)
-        here.close()
-        try:
-            answer = there.recv_bytes() if there.poll(DEADLINE) else b""
-        except EOFError:
-            answer = b""
-        finally:
-            there.close()
-            with contextlib.suppress(OSError):  # it may be gone, and waited for by others
-                os.kill(child, signal.SIGKILL)
-                os.waitpid(child, 0)
-        if not answer:
-            raise _child_error(
-                f"one that was killed, left, or took more than {DEADLINE} s (threads or locks of"
-                " its own?)"
-            )
-        error = pickle.loads(answer)
-        if error is not None:
-            raise error
-        return {name: value.clone() for name, value in self._shared.items()}
+def in_a_fork(compute: Callable[[], Tensors | None], like: Tensors) -> Tensors | None:
+    """What `compute` returns in a process of its own; `None` where there can be none.
 
-    def _answer(self, compute: Callable[[], Tensors], pipe: "Connection[Any, Any]") -> None:
-        """What the child does, and all that it does."""
-        try:
-            torch.set_num_threads(1)  # the others are not there
-            for name, value in compute().items():
-                self._shared[name].copy_(value.detach())
-            answer = pickle.dumps(None)
-        except BaseException as error:
-            answer = _pickled(error)
-        with contextlib.suppress(BaseException):
-            pipe.send_bytes(answer)
-        os._exit(0)
+    For code that meets private data beside a message, and may keep something of it.
+    """
+    if not CAN_FORK or torch.cuda.is_initialized():
+        return None
+    return in_a_process(lambda: compute() or {}, like)
+
+
+def _shared(like: Tensors) -> Tensors:
+    """Tensors in memory that a process has together with its forks."""
+    sizes = [-(-v.numel() * v.element_size() // _ALIGNED) * _ALIGNED for v in like.values()]
+    memory = torch.frombuffer(mmap.mmap(-1, sum(sizes) or 1), dtype=torch.uint8)
+    pieces = memory[: sum(sizes)].split(sizes)
+    return {
+        n: piece[: v.numel() * v.element_size()].view(v.dtype).view(v.shape)
+        for (n, v), piece in zip(like.items(), pieces, strict=True)
+    }
+
+
+def _answer(compute: Callable[[], Tensors], shared: Tensors, pipe: "Connection[Any, Any]") -> None:
+    """What the child does, and all that it does."""
+    try:
+        torch.set_num_threads(1)  # the others are not there
+        for name, value in compute().items():
+            shared[name].copy_(value.detach())
+        answer = pickle.dumps(None)
+    except BaseException as error:
+        answer = _pickled(error)
+    with contextlib.suppress(BaseException):
+        pipe.send_bytes(answer)
+    os._exit(0)
 
 
 def _pickled(error: BaseException) -> bytes:

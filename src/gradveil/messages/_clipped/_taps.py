@@ -8,13 +8,8 @@ from inspect import signature
 from types import FunctionType
 from typing import Any
 
-import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch._C import _len_torch_dispatch_stack as dispatch_modes
-from torch._C._functorch import is_functorch_wrapped_tensor as is_wrapped
-from torch._ops import HigherOrderOperator, OpOverload, OpOverloadPacket
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from gradveil._typing import Tensors
 
@@ -30,27 +25,10 @@ from .._layers import (
     tensors_in,
 )
 from .._mixing import refusal
-
-OWN_OPERATIONS = ("aten", "prims", "prim")
-"""The libraries of operations that are torch's own, whose rules for batches keep examples apart."""
-
-MARK = "_gradveil_run"
-"""The attribute that tells in which run a tensor was made."""
-
-
-RESHAPING = ("resize_", "resize_as_", "set_", "addbmm_")
-"""Operations in place whose rules for batches mix examples where the shape changes."""
-
-WRITING = ("__setitem__", "__iadd__", "__isub__", "__imul__", "__itruediv__")
-"""Methods that write into what they belong to; so do those whose names end with one underscore."""
-
+from ._tape import UnbatchableError
 
 PLAIN = ("requires_grad", "shape", "dtype", "device", "is_leaf", "ndim")
 """Attributes of a tensor that tell nothing of its numbers."""
-
-
-class UnbatchableError(Exception):
-    """The model's code cannot run on all examples at once, each for itself."""
 
 
 class ForeignError(ModelError):
@@ -80,9 +58,8 @@ class Taps(Recorder):
     """A run of the model on one example: adds ε_l = 0 to what leaves layer l.
 
     ∂L/∂ε_l is then the signal δ_l that comes back to the layer, and what entered it is noted: the
-    gradient of the layer's weight is their product. Tensors that are made or written in the run are
-    marked: one that an earlier run left behind (in a global variable, a closure) is refused, as it
-    may hold another example. So are the user's own weights: the run has copies of them.
+    gradient of the layer's weight is their product. The user's own weights are refused: the run has
+    copies of them, and uses of others would have no part in the gradient.
 
     Args:
         parameters: Those of the run, or of the first one (`start`).
@@ -90,8 +67,6 @@ class Taps(Recorder):
         copies: Whether operations in place are kept away from what passes the taps.
         expected: The taps that the run has to have; `None` to find them.
         strange: The user's own tensors.
-        generators: Those of torch, where all examples run at once, each for itself: draws from
-            others, or from another state, would be dealt out by position.
     """
 
     def __init__(
@@ -102,30 +77,11 @@ class Taps(Recorder):
         *,
         expected: tuple[Any, ...] | None = None,
         strange: Iterable[Tensor] = (),
-        generators: Iterable[torch.Generator] | None = None,
     ) -> None:
         super().__init__(parameters, opaque, copies)
         self._expected, self._shifts = expected, list[Tensor]()
         self.strange = {id(tensor): tensor for tensor in strange}
-        self._states: dict[torch.Generator, Tensor] | None = None
-        if generators is not None:
-            self._states = {generator: generator.get_state() for generator in generators}
-        self._run = object()
-        self._depth, self._modes = 0, dispatch_modes()
-
-    @contextmanager
-    def seeing_all(self) -> Iterator[None]:
-        """Require that all operations inside come from calls that are seen here.
-
-        Those of TorchScript, of extensions and of other modes do not: what they draw, and which of
-        them fail, would be of all examples.
-        """
-        self._modes += 1
-        try:
-            with _Unseen(self):
-                yield
-        finally:
-            self._modes -= 1
+        self.watching, self._depth = False, 0
 
     def start(self, parameters: Tensors, shifts: Iterable[Tensor]) -> None:
         """Begin a run with these parameters, and ε_l for each of the taps."""
@@ -159,26 +115,12 @@ class Taps(Recorder):
         self._check_taken(taken)
         try:
             _check_options(func, args, kwargs)
-            if self._states is None or name == "__get__":
-                if self._states is not None and _adds_hook(func, name):
-                    raise UnbatchableError("the model's code adds hooks to the backward pass")
-                result = super().__torch_function__(func, types, args, kwargs)
-            else:
+            if self.watching:
                 _check_operation(func, name, given, taken)
-                result = self._batched(func, types, args, kwargs)
-        except Exception as error:  # of all examples, so that code may not go on after one
+            return super().__torch_function__(func, types, args, kwargs)
+        except Exception as error:  # so that code may not go on, as it could for others
             self.failed = self.failed or error
             raise
-        made = list(result) if name == "__iter__" else result
-        of_examples = any(is_wrapped(tensor) or hasattr(tensor, MARK) for tensor in taken)
-        writes = name in WRITING or (name.endswith("_") and not name.endswith("__"))
-        writes = writes and name != "requires_grad_"
-        old = set() if writes else {id(tensor) for tensor in taken}
-        for tensor in tensors_in(made, taken[:1] if name in WRITING else ()):
-            own = id(tensor) in old or id(tensor) in self._names
-            if not own and (of_examples or is_wrapped(tensor)):  # else a constant, as torch.arange
-                setattr(tensor, MARK, self._run)
-        return iter(made) if name == "__iter__" else result
 
     def _watched(self, func: Any, one: Any) -> Any:
         """An argument; a function that one of torch will call is watched, too."""
@@ -191,35 +133,20 @@ class Taps(Recorder):
 
         return watched
 
-    def _batched(self, func: Any, types: Any, args: tuple[Any, ...], kwargs: Any) -> Any:
-        """A call for all examples; what is drawn may not depend on the place of one."""
-        assert self._states is not None
-        if dispatch_modes() != self._modes:
-            raise UnbatchableError("the model's code has a dispatch mode of its own")
-        if any(not torch.equal(g.get_state(), state) for g, state in self._states.items()):
-            raise UnbatchableError("the model's code sets the state of a generator")
-        result = super().__torch_function__(func, types, args, kwargs)
-        self._states = {g: g.get_state() for g in self._states}
-        return result
-
     failed: Exception | None = None
     """Of an operation, which the model's code may have caught."""
 
     def check_seen(self, operation: object) -> None:
-        """Refuse an operation that no call brought which was seen."""
-        if not self._depth:
+        """Refuse an operation of a run that is recorded, and that no call brought which was seen.
+
+        It may use weights that then have no part in the gradient.
+        """
+        if self.watching and not self._depth:
             error = UnbatchableError(f"`{operation}` is called where it is not seen (TorchScript?)")
             self.failed = self.failed or error
             raise error
 
     def _check_taken(self, taken: list[Tensor]) -> None:
-        if any(getattr(tensor, MARK, self._run) is not self._run for tensor in taken):
-            raise ForeignError(
-                "model",
-                "compute each example from that example alone",
-                "that its code kept a tensor of an earlier run, which may hold another example",
-                "Keep results in the module or in local variables only.",
-            )
         if any(id(tensor) in self.strange for tensor in taken):
             raise ForeignError(
                 "model",
@@ -251,21 +178,6 @@ class Taps(Recorder):
         if place >= len(self._expected) or self._expected[place] != tap_of(use):
             raise OtherLayersError
         return h + self._shifts[place]
-
-
-class _Unseen(TorchDispatchMode):
-    """Tells the watch of each operation that torch carries out."""
-
-    def __init__(self, taps: Taps) -> None:
-        super().__init__()
-        self._taps = taps
-
-    def __torch_dispatch__(
-        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
-    ) -> Any:
-        """Carry it out if it is seen."""
-        self._taps.check_seen(func)
-        return func(*args, **(kwargs or {}))
 
 
 def layout_of(run: Callable[[], Any], parameters: Tensors) -> tuple[Layout, Any]:
@@ -301,16 +213,10 @@ def stacked(use: LayerUse, a: Tensor, signal: Tensor) -> LayerUse:
 
 
 def _check_operation(func: Any, name: str, given: tuple[Any, ...], taken: list[Tensor]) -> None:
-    """Allow what torch itself does for each example alone.
+    """Allow what does the same for all examples, and can be seen.
 
-    Other operations may bring rules for batches of their own, which may mix examples; inside of
-    functions and tensors that are not torch's, nothing is watched.
+    Inside of functions and tensors that are not torch's, nothing is watched.
     """
-    if isinstance(func, HigherOrderOperator) or (
-        isinstance(func, (OpOverload, OpOverloadPacket))
-        and str(func).split(".")[0] not in OWN_OPERATIONS
-    ):
-        raise UnbatchableError(f"`{func}` is no operation of torch itself")
     if isinstance(func, FunctionType) and not func.__module__.startswith("torch"):
         raise UnbatchableError(f"`{func.__name__}` is no function of torch itself")
     if name in ("__repr__", "__format__"):
@@ -321,12 +227,8 @@ def _check_operation(func: Any, name: str, given: tuple[Any, ...], taken: list[T
         hasattr(type(one), "__torch_function__") and not isinstance(one, Tensor) for one in given
     ):
         raise UnbatchableError("an object of the model's own answers for an operation")
-    if name in RESHAPING:
-        raise UnbatchableError(f"`{name}` may change shapes in place")
     if any(type(tensor) not in (Tensor, nn.Parameter) for tensor in taken):
         raise UnbatchableError("the model has tensors of a class of its own")
-    if any(isinstance(one, torch.Generator) for one in given):
-        raise UnbatchableError("random numbers come from a generator of the model's own")
 
 
 def _check_options(func: Any, args: tuple[Any, ...], kwargs: Any) -> None:
