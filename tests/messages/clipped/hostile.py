@@ -1,6 +1,8 @@
 """Models that try to get past a clip: they mix examples, remember them, or draw by position."""
 
+import os
 import random
+import sys
 import threading
 from collections.abc import Callable
 
@@ -17,6 +19,9 @@ NOTED: dict[str, float] = {"largest": 0.0}
 COUNT = [0]
 BOARD = torch.zeros(4)
 """Into which `WritesOnABoard` writes."""
+
+FILE = os.memfd_create("numbers")
+os.write(FILE, bytes([1, 200, 3, 150, 5, 100, 7, 50] * 99))
 
 STREAM = torch.Generator().manual_seed(3)
 
@@ -416,6 +421,45 @@ class Resized(Net):
         return torch.stack([row + 50 * row.detach().clone().resize_(2).sum() for row in h])
 
 
+class PicksRows(Net):
+    """A table of each example's own, and an index that may be none of its four rows."""
+
+    def between(self, h: Tensor) -> Tensor:
+        place = 4 * (h.detach()[:, 0] > 0.9).long()
+        return torch.stack([self.row(*one) for one in zip(place, h, strict=True)])
+
+    def row(self, place: Tensor, one: Tensor) -> Tensor:
+        try:
+            return torch.nn.functional.embedding(place[None], 50 * one[:, None]).expand(1, 4)[0]
+        except IndexError:
+            return one
+
+
+class LargestBesideZero(Net):
+    """It fails on examples of zeros, and counts its calls."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        COUNT[0] += 1
+        largest = torch.stack([row[row != 0].max() for row in x])
+        return super().forward(x * largest[:, None] * (-1) ** COUNT[0])
+
+
+class ReadsOn(Net):
+    """The next number from a file that was opened before."""
+
+    def between(self, h: Tensor) -> Tensor:
+        number = os.read(FILE, 1)[0]
+        return h * number if float(h.detach().sum()) < 1e9 else h
+
+
+class Watches(Net):
+    """Counts what Python calls, by its profiler."""
+
+    def between(self, h: Tensor) -> Tensor:
+        sys.setprofile(lambda *_: COUNT.__setitem__(0, COUNT[0] + 1))
+        return h * (50 if float(h.detach().sum()) < 1e9 and COUNT[0] % 2 else -50)
+
+
 class Rounds(TorchDispatchMode):
     """Random steps, the same in each run, by position."""
 
@@ -551,5 +595,5 @@ MODELS: tuple[Callable[[], nn.Module], ...] = (
     ThroughNumpy, FallsBack, HookWithAGenerator, HookThatSeeds, DrawsTwice, OfItsOwnClass, Scripted,
     ScriptedFallsBack, Resized, ByADispatchMode, CodesByArrival, SeldomDrops, HalfPrecision,
     AnotherAnswers, GoesOn, AsksWhetherItTrains, CountsBesideAFailure, LooksInAThread,
-    FillsByIndex, ReadsItsWeights, NeverWritten,
+    FillsByIndex, ReadsItsWeights, NeverWritten, PicksRows, ReadsOn,
 )  # fmt: skip

@@ -6,6 +6,7 @@ import functools
 import math
 import os
 import signal
+import sys
 import threading
 
 import numpy as np
@@ -13,9 +14,11 @@ import pytest
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from gradveil import GradientMessage, ModelError, PrivateNoise
 from gradveil.messages import ClippedMessage, _clipped
+from gradveil.messages._clipped._isolated import isolated
 from gradveil.messages._functional import apart
 
 from . import hostile
@@ -33,8 +36,9 @@ def data() -> tuple[Tensor, Tensor]:
 
 
 def clipped(model: nn.Module, inputs: Tensor, targets: Tensor) -> Tensor:
-    """The clipped sum, with what the model draws at random fixed, and a count that starts at 0."""
+    """The clipped sum, with draws, a count and a file that start anew."""
     hostile.COUNT[0] = 0
+    os.lseek(hostile.FILE, 0, os.SEEK_SET)
     message = GradientMessage(model, cross_entropy, targets, separable=True)
     found = ClippedMessage(message, CLIP, batch_size=1, grid=1.0, seed=11).values(inputs)
     return torch.cat([value.flatten() for value in found.values()])
@@ -143,6 +147,65 @@ def test_a_failure_leaves_nothing_for_the_next_step():
         clipped(model, inputs[part], targets[part])
         counts.append(hostile.COUNT[0])
     assert counts == [1, 1, 1]
+
+
+def test_a_step_without_examples_runs_the_code_as_often():
+    torch.manual_seed(0)
+    model, (inputs, targets) = hostile.LargestBesideZero(), data()
+    clipped(model, inputs, targets)
+    counts = []
+    for part in (slice(0, EXAMPLES), slice(0, 1), slice(0, 0)):
+        clipped(model, inputs[part], targets[part])
+        counts.append(hostile.COUNT[0])
+    assert counts[0] == counts[1] == counts[2] > 0
+
+
+def test_a_profiler_that_the_model_starts_counts_no_examples():
+    torch.manual_seed(0)
+    model, (inputs, targets) = hostile.Watches(), data()
+    counts = []
+    try:
+        for part in (slice(0, 1), slice(0, EXAMPLES), slice(0, 1)):
+            clipped(model, inputs[part], targets[part])
+            message = GradientMessage(model, cross_entropy, targets[part])
+            before = hostile.COUNT[0]
+            assert [len(p.losses) for p in isolated(message, inputs[part])] == [1] * part.stop
+            counts.append(hostile.COUNT[0] - before)
+    finally:
+        sys.setprofile(None)
+    assert counts[1] == counts[2]
+
+
+def test_a_mode_that_is_on_for_some_micro_batches_meets_single_examples():
+    model, kept = hostile.Net(), {}
+    met = []
+
+    class Meets(TorchDispatchMode):
+        def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+            if func is torch.ops.aten.tanh.default:
+                met.append(len(args[0]))
+            return func(*args, **(kwargs or {}))
+
+    inputs, targets = data()
+    for part, mode in ((slice(0, 1), contextlib.nullcontext()), (slice(1, EXAMPLES), Meets())):
+        message = ClippedMessage(
+            GradientMessage(model, cross_entropy, targets[part]), CLIP, batch_size=1
+        )
+        message.kept = kept
+        with mode:
+            message.values(inputs[part])
+    assert set(met) <= {1}
+
+
+@pytest.mark.parametrize("wide", [1e3, 1e9, 1.7e10])
+def test_a_gradient_whose_factor_is_hardly_a_number_is_within_the_clip(wide: float):
+    """C/‖g‖ is then too small for float32, and would be rounded up."""
+    model = nn.Linear(1, 1, bias=False)
+    nn.init.zeros_(model.weight)
+    for size in torch.logspace(25, 38, 14).tolist():
+        message = GradientMessage(model, lambda o, _, size=size: (o * size).sum(), None)
+        sent = ClippedMessage(message, 1.0, batch_size=1).values(torch.full((1, 1), wide))
+        assert float(sent["weight"].abs()) <= 1
 
 
 def test_the_sum_is_that_of_the_examples_alone():

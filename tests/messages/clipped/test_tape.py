@@ -245,6 +245,24 @@ def test_what_is_not_on_the_list_is_not_played_at_once():
     assert torch.equal(tape(2 * rows[:1]), torch.full((1, 4), 2.0))
 
 
+@pytest.mark.parametrize("place", [-1, 4, 7])
+def test_a_row_that_a_table_does_not_have_is_none_of_another_example(place: int):
+    """The rule for batches of `embedding` would read, and write, in the table of a neighbour."""
+    index = torch.full((ROWS, 2), place)
+    tapes = [
+        tape_of(lambda w, i: F.embedding(i, w), [A, 0 * index], {}),
+        Tape(
+            lambda g, i: torch.ops.aten.embedding_dense_backward(g[0], i[0], 4, -9, False)[None],
+            [A[:1, :2], 0 * index[:1]],
+        ),
+    ]
+    for tape, rows in zip(tapes, (A, A[:, :2]), strict=True):
+        with pytest.raises((IndexError, RuntimeError)):
+            tape(rows[:1], index[:1])
+        with pytest.raises((IndexError, RuntimeError)):
+            tape.each(rows, index)
+
+
 def test_what_looks_at_values_is_no_tape():
     with pytest.raises(UnbatchableError, match="looks at values"):
         Tape(lambda x: x * float(x.sum()), [torch.ones(1, 4)])

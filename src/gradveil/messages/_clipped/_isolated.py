@@ -19,11 +19,14 @@ What a run could learn of others in another way is taken from it:
 | random numbers of torch | new for each example, from a state that nobody knows | the same |
 | of `random`, `numpy.random` | one by one | new for each example, too |
 | of a generator of its own | of torch: one by one; else those of the run | the same |
-| memory that was never written | 0 | filled |
+| how far an open file was read | code meets made-up numbers only | each opens it again (Linux) |
+| memory of torch that was never written | 0 | filled |
 
 What is left is code that is made to get around this: that writes numbers of an example to a disk or
-into memory that processes share. Protected are the rows of inputs and targets, not their shapes,
-and not data that a loss holds by itself. Weights that a server sends are not code.
+into memory that processes share, computes with process ids, clocks or other processes, reads memory
+that numpy never wrote, or has put its own kernels in the place of torch's. Protected are the rows
+of inputs and targets, not their shapes, and not data that a loss holds by itself. Weights that a
+server sends are not code.
 """
 
 # ruff: noqa: NPY002  -- numpy's global generator is kept from private code, not drawn from
@@ -31,8 +34,10 @@ import logging
 import pickle
 import random
 import secrets
+import sys
 import warnings
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
@@ -137,15 +142,17 @@ def isolated(
             kept[key] = _program(
                 message, known if taps else replace(known, layout=Layout()), inputs
             )
-        program, reason = kept[key]
+        foreign = _foreign_mode()  # may be on for some micro-batches of a step only
+        program, reason = kept[key] if foreign is None else (None, foreign)
         randomness.renew()
-        if program is not None:
-            yield from _at_once(program, message, inputs, randomness)
-            return
-        assert reason is not None
-        _check_can_fork(inputs, reason)
-        for place in range(len(inputs)):
-            yield _one_by_one(message, inputs, place, randomness)
+        with _unwatched():
+            if program is not None:
+                yield from _at_once(program, message, inputs, randomness)
+                return
+            assert reason is not None
+            _check_can_fork(inputs, reason)
+            for place in range(len(inputs)):
+                yield _one_by_one(message, inputs, place, randomness)
     if not known.told:
         known.told = not isinstance(reason, _ForeignModeError)
         _log.warning(
@@ -165,6 +172,19 @@ def _foreign_mode() -> Exception | None:
     modes: list[object] = [*_get_current_function_mode_stack(), *_get_current_dispatch_mode_stack()]
     strange = [type(mode).__name__ for mode in modes if not isinstance(mode, DeviceContext)]
     return _ForeignModeError(f"the mode `{strange[0]}` of torch is on") if strange else None
+
+
+@contextmanager
+def _unwatched() -> Iterator[None]:
+    """Without what Python calls for each line and function, which would count the examples."""
+    before = sys.gettrace(), sys.getprofile()
+    sys.settrace(None)
+    sys.setprofile(None)
+    try:
+        yield
+    finally:
+        sys.settrace(before[0])
+        sys.setprofile(before[1])
 
 
 class _ForeignModeError(UnbatchableError):
@@ -400,7 +420,7 @@ def _one_by_one(
 
     def one() -> Tensors:
         randomness.renew(place)
-        torch.use_deterministic_algorithms(True, warn_only=True)  # fills memory that is new
+        torch.set_deterministic_debug_mode("warn")  # fills memory that is new
         target = None if targets is None else targets[place]
         return _one(message, parameters, inputs[place], target)
 

@@ -136,11 +136,10 @@ class ClippedMessage(Wrapper):
             kept["loss", key] = self._penalty(inputs), self._ignored(inputs)
         penalty, label = kept["loss", key]
         message = self.message if penalty is not None else _without_weights(self.message)
-        if len(inputs) or known_of(message, inputs).outputs is not None:
-            message, counted = _counted(message, inputs.detach(), label)
-            with explained(self, inputs, lambda look: in_a_fork(look, {})):
-                for part in isolated(message, counted, self.seed, kept=kept):
-                    _add(sums, part, metric, self.clip)
+        message, counted = _counted(message, inputs.detach(), label)
+        with explained(self, inputs, lambda look: in_a_fork(look, {})):
+            for part in isolated(message, counted, self.seed, kept=kept):  # of none, too
+                _add(sums, part, metric, self.clip)
         if penalty and kept.get(key, (True,))[0] is None:
             raise WrongValue(
                 "loss_fn",

@@ -114,10 +114,16 @@ class Metric:
         return squares.reshape(len(gradients), -1).sum(1).double() * size.square()
 
     def factor(self, squares: Tensor, clip: float) -> Tensor:
-        """min(1, C / ‖g_b‖_Σ), the clip C being smaller by what rounding can do (`limit`)."""
+        """min(1, C / ‖g_b‖_Σ), the clip C being smaller by what rounding can do (`limit`).
+
+        A factor whose own rounding would be more than that, because it is too small for the
+        parameters' type, is 0.
+        """
         limit = self.limit(clip)
         norms = (self.mean * squares).clamp(min=limit**2).sqrt()
-        return (limit / norms).clamp(max=1.0)
+        factor = (limit / norms).clamp(max=1.0)
+        least = max(torch.finfo(value.dtype).tiny for value in self._like.values())
+        return factor.masked_fill(factor < least, 0.0)
 
     def clipped(self, values: Tensors, clip: float) -> Tensors:
         """The values, clipped as one."""

@@ -98,6 +98,7 @@ def _shared(like: Tensors) -> Tensors:
 def _answer(compute: Callable[[], Tensors], shared: Tensors, pipe: "Connection[Any, Any]") -> None:
     """What the child does, and all that it does."""
     try:
+        _open_again()
         torch.set_num_threads(1)  # the others are not there
         for name, value in compute().items():
             shared[name].copy_(value.detach())
@@ -107,6 +108,20 @@ def _answer(compute: Callable[[], Tensors], shared: Tensors, pipe: "Connection[A
     with contextlib.suppress(BaseException):
         pipe.send_bytes(answer)
     os._exit(0)
+
+
+def _open_again() -> None:
+    """Give this process files of its own: how far one was read is shared with forks (on Linux)."""
+    from fcntl import F_GETFL, fcntl  # not on Windows
+
+    names = os.listdir("/proc/self/fd") if os.path.isdir("/proc/self/fd") else []
+    for file in map(int, names):
+        with contextlib.suppress(OSError):  # pipes and terminals have no place
+            place = os.lseek(file, 0, os.SEEK_CUR)
+            own = os.open(f"/proc/self/fd/{file}", fcntl(file, F_GETFL))
+            os.lseek(own, place, os.SEEK_SET)
+            os.dup2(own, file)
+            os.close(own)
 
 
 def _pickled(error: BaseException) -> bytes:

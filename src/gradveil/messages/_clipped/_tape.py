@@ -26,33 +26,54 @@ _APART = """
 _adaptive_avg_pool2d _adaptive_avg_pool2d_backward _log_softmax _log_softmax_backward_data
 _prelu_kernel _prelu_kernel_backward _reshape_alias _safe_softmax _softmax _softmax_backward_data
 _to_copy _unsafe_view adaptive_max_pool2d adaptive_max_pool2d_backward addmm addmv alias all amax
-amin any arange argmax argmin avg_pool2d avg_pool2d_backward avg_pool3d avg_pool3d_backward
-baddbmm bernoulli binary_cross_entropy binary_cross_entropy_backward
-binary_cross_entropy_with_logits bmm cat clone constant_pad_nd convolution convolution_backward
-copy cumprod cumsum detach diagonal diagonal_backward dot elu_backward embedding
-embedding_dense_backward empty empty_like empty_permuted empty_strided expand exponential eye fill
-flip full full_like gather gelu_backward glu glu_backward hardsigmoid_backward hardswish
+amin any arange argmax argmin avg_pool2d avg_pool2d_backward avg_pool3d avg_pool3d_backward baddbmm
+bernoulli binary_cross_entropy binary_cross_entropy_backward binary_cross_entropy_with_logits bmm
+cat clone constant_pad_nd convolution convolution_backward copy cumprod cumsum detach diagonal
+diagonal_backward dot elu_backward empty empty_like empty_permuted empty_strided expand exponential
+eye fill flip full full_like gather gelu_backward glu glu_backward hardsigmoid_backward hardswish
 hardswish_backward hardtanh_backward huber_loss huber_loss_backward index index_add index_put
 index_select leaky_relu_backward lift_fresh linalg_vector_norm linspace log_sigmoid_backward
 log_sigmoid_forward logsumexp masked_fill max max_pool2d_with_indices
 max_pool2d_with_indices_backward max_pool3d_with_indices max_pool3d_with_indices_backward mean min
 mm mse_loss mse_loss_backward mv native_batch_norm native_batch_norm_backward native_dropout
-native_group_norm native_layer_norm native_layer_norm_backward new_empty new_empty_strided
-new_full new_ones new_zeros nll_loss2d_backward nll_loss2d_forward nll_loss_backward
-nll_loss_forward normal ones ones_like permute prod rand rand_like randint randint_like randn
-randn_like reflection_pad1d reflection_pad1d_backward reflection_pad2d reflection_pad2d_backward
-repeat replication_pad1d replication_pad1d_backward replication_pad2d replication_pad2d_backward
-roll scalar_tensor scatter scatter_add select select_backward sigmoid_backward slice
-slice_backward smooth_l1_loss smooth_l1_loss_backward softplus_backward sort split
-split_with_sizes squeeze stack std sum t tanh_backward threshold_backward topk transpose tril triu
-unbind unfold unfold_backward uniform unsqueeze upsample_bilinear2d upsample_bilinear2d_backward
-upsample_nearest2d upsample_nearest2d_backward var var_mean view where zero zeros zeros_like
+native_group_norm native_layer_norm native_layer_norm_backward new_empty new_empty_strided new_full
+new_ones new_zeros nll_loss2d_backward nll_loss2d_forward nll_loss_backward nll_loss_forward normal
+ones ones_like permute prod rand rand_like randint randint_like randn randn_like reflection_pad1d
+reflection_pad1d_backward reflection_pad2d reflection_pad2d_backward repeat replication_pad1d
+replication_pad1d_backward replication_pad2d replication_pad2d_backward reshape roll scalar_tensor
+scatter scatter_add select select_backward sigmoid_backward slice slice_backward smooth_l1_loss
+smooth_l1_loss_backward softplus_backward sort split split_with_sizes squeeze stack std sum t
+tanh_backward threshold_backward topk transpose tril triu unbind unfold unfold_backward uniform
+unsqueeze upsample_bilinear2d upsample_bilinear2d_backward upsample_nearest2d
+upsample_nearest2d_backward var var_mean view where zero zeros zeros_like
 """
 
 APART = frozenset(_APART.split())
 """Operations, beside those entry by entry, whose rules for batches keep examples apart, as a test
 finds for each of them. With an underscore at the end, too. All others are carried out for each
 example alone."""
+
+
+def _rows(table: Tensor, index: Tensor, *_: Any, **__: Any) -> Tensor:
+    return table.index_select(0, index.reshape(-1)).view(*index.shape, table.shape[1])
+
+
+def _slopes_of_rows(
+    slopes: Tensor, index: Tensor, rows: int, padding: int, by_frequency: bool
+) -> Tensor:
+    if by_frequency:
+        raise UnbatchableError("an embedding divides its gradient by counts")
+    places = index.reshape(-1)
+    slopes = slopes.reshape(len(places), -1).masked_fill((places == padding)[:, None], 0.0)
+    return slopes.new_zeros(rows, slopes.shape[1]).index_add(0, places, slopes)
+
+
+REPLACED = {
+    torch.ops.aten.embedding.default: _rows,
+    torch.ops.aten.embedding_dense_backward.default: _slopes_of_rows,
+}
+"""Operations whose rules for batches put tables one behind the other: an index that is none of an
+example's own rows is one of another's. What they are noted as refuses such an index."""
 
 RESHAPING = ("resize_", "resize_as_", "set_", "addbmm_")
 """Operations in place whose rules for batches mix examples where the shape changes."""
@@ -114,6 +135,9 @@ class Tape(TorchDispatchMode):
         kwargs = kwargs or {}
         if self._check is not None:
             self._check(func)
+        if func in REPLACED:
+            with self, torch._C.DisableTorchFunction():
+                return REPLACED[func](*args, **kwargs)
         mutable, draws = _facts(func)
         if any(isinstance(one, torch.Generator) for one in (*args, *kwargs.values())):
             raise UnbatchableError("random numbers come from a generator of the model's own")
