@@ -4,8 +4,8 @@ import io
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ._extras import require
 from ._files import write_atomically
+from ._imports import require
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -1,4 +1,4 @@
-"""Imports of objects by path, `package.module:name`, refused unless the user allows them.
+"""Packages that only some uses need; and imports of objects by path, `package.module:name`.
 
 Importing a module runs its code, and so does calling what is in it. Text that comes from elsewhere
 (a run's configuration, a message, a file) must therefore never get here with `allow_imports`.
@@ -10,6 +10,7 @@ import sys
 import types
 from collections.abc import Callable, Collection
 from importlib import import_module
+from importlib.util import find_spec
 from typing import Any, get_type_hints
 
 from ._checks import WrongValue, first_line
@@ -19,6 +20,38 @@ AllowImports = bool | Collection[str]
 
 _NOT_FACTORIES = {*sys.stdlib_module_names, "torch", "numpy"}
 """Packages whose functions build nothing of a user's, but start programs and write files."""
+
+
+def require(use: str, requirement: str, *modules: str) -> None:
+    """Raise a `ModuleNotFoundError` that says what to install, if a module is missing.
+
+    Args:
+        use: What needs the modules, as it reads in "Install what ... needs".
+        requirement: What to give to `pip install`, such as "gradveil[audit]".
+        modules: Top-level modules, by the names under which they are imported.
+
+    >>> require("the audit", "gradveil[audit]", "no_such_module")
+    Traceback (most recent call last):
+    ModuleNotFoundError: Found no module `no_such_module`. Install what the audit needs: pip install
+    "gradveil[audit]"
+    """
+    for module in modules:
+        if not _is_installed(module):
+            raise ModuleNotFoundError(
+                f"Found no module `{module}`. Install what {use} needs:"
+                f' pip install "{requirement}"',
+                name=module,
+            )
+
+
+def _is_installed(module: str) -> bool:
+    if module in sys.modules:
+        return sys.modules[module] is not None
+    try:
+        spec = find_spec(module)
+    except ImportError:  # something forbids to import it
+        return False
+    return spec is not None and spec.origin is not None  # not just a folder of that name
 
 
 def imported(

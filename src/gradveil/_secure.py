@@ -20,7 +20,7 @@ from gradveil._checks import (
     check_not_negative_count,
     check_tensor,
 )
-from gradveil._extras import require
+from gradveil._imports import require
 
 _WORDS, _START = 624, 24
 """Of the Mersenne Twister in `torch.Generator.get_state()`: 32 bits each, stored in 64."""

@@ -21,7 +21,7 @@ from gradveil._checks import (
     check_tensor,
 )
 from gradveil._random import generator_or_fresh, named_stream
-from gradveil._typing import Tensors
+from gradveil._tensors import Tensors
 from gradveil.defenses import Defended, Defense, PrivateNoise
 from gradveil.messages import (
     LocalSteps,

@@ -23,8 +23,8 @@ from gradveil._checks import (
     check_values,
     first_line,
     is_ours,
+    is_out_of_memory,
 )
-from gradveil._memory import is_out_of_memory
 
 from ._adapted_model import described_outputs
 from ._functional import FunctionalLoss, check_match

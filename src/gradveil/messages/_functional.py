@@ -23,9 +23,9 @@ from gradveil._checks import (
     check_inputs,
     check_seed,
     first_line,
+    is_out_of_memory,
 )
-from gradveil._memory import is_out_of_memory
-from gradveil._typing import Tensors
+from gradveil._tensors import Tensors
 
 LossFunction = Callable[[Any, Any], Tensor]
 

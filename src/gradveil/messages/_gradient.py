@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.func import grad, vjp
 
 from gradveil._checks import WrongValue, check_flag
-from gradveil._typing import Tensors
+from gradveil._tensors import Tensors
 
 from ._explain import explained
 from ._functional import (

@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
-from gradveil._typing import Tensors
+from gradveil._tensors import Tensors
 
 Geometry = tuple[Any, ...]
 

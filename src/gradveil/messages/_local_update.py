@@ -15,7 +15,7 @@ from gradveil._checks import (
     check_not_negative,
     check_positive,
 )
-from gradveil._typing import Tensors
+from gradveil._tensors import Tensors
 
 from ._functional import FunctionalLoss, LossFunction, check_match
 from ._gradient import GradientMessage

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from gradveil._checks import WrongValue, check_callable, check_inputs
-from gradveil._typing import Tensors
+from gradveil._tensors import Tensors
 
 from ._functional import FunctionalLoss, apart, unwritten
 

@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
 from gradveil._checks import WHOLE, WrongType, WrongValue
-from gradveil._typing import Tensors
+from gradveil._tensors import Tensors
 
 from ._functional import FunctionalLoss, call_with
 from ._gradient import GradientMessage

@@ -15,7 +15,7 @@ from gradveil._checks import (
     check_number,
     check_positive,
 )
-from gradveil._extras import require
+from gradveil._imports import require
 from gradveil._random import bernoulli
 from gradveil._secure import COARSEST, FINEST, GRID_BITS
 

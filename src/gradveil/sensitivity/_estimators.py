@@ -8,10 +8,9 @@ import torch
 from torch import Tensor
 from torch.func import jvp, vjp
 
-from gradveil._checks import check_count
-from gradveil._memory import is_out_of_memory
+from gradveil._checks import check_count, is_out_of_memory
 from gradveil._random import normal_like
-from gradveil._typing import Tensors
+from gradveil._tensors import Tensors
 from gradveil.messages import Message, check_separates, each_row, separates
 
 from ._moments import Measurement

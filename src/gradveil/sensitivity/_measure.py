@@ -21,10 +21,10 @@ from gradveil._checks import (
     check_positive,
     check_structure,
     check_values,
+    is_out_of_memory,
 )
-from gradveil._memory import is_out_of_memory
 from gradveil._random import generator_or_fresh, normal_like
-from gradveil._typing import Tensors
+from gradveil._tensors import Tensors
 from gradveil.messages import (
     GradientMessage,
     LocalUpdateMessage,

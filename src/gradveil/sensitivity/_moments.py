@@ -17,7 +17,7 @@ from gradveil._checks import (
     check_structure,
     check_values,
 )
-from gradveil._typing import Tensors
+from gradveil._tensors import Tensors
 from gradveil.messages import Message
 
 OPTIONAL_FIELDS = ("squared_sensitivities", "second_squares", "squared_example_values")

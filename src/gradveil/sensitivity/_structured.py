@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from gradveil._checks import WrongValue, check_count, check_flag
 from gradveil._random import normal_like
-from gradveil._typing import Tensors
+from gradveil._tensors import Tensors
 from gradveil.messages import (
     GradientMessage,
     LayerUse,

@@ -45,10 +45,9 @@ from torch.overrides import _get_current_function_mode_stack
 from torch.utils._device import DeviceContext
 from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 
-from gradveil._checks import WrongValue, first_line
-from gradveil._memory import is_out_of_memory
+from gradveil._checks import WrongValue, first_line, is_out_of_memory
 from gradveil._secure import fill_from_system
-from gradveil._typing import Tensors
+from gradveil._tensors import Tensors
 
 from .._explain import ModelError
 from .._functional import (

@@ -19,7 +19,7 @@ from gradveil._checks import (
     check_seed,
     check_values,
 )
-from gradveil._typing import Tensors
+from gradveil._tensors import Tensors
 
 from .._explain import explained
 from .._functional import check_match, each_row, is_transformed

@@ -11,7 +11,7 @@ from typing import Any
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from gradveil._typing import Tensors
+from gradveil._tensors import Tensors
 
 from .._explain import ModelError
 from .._layers import (
