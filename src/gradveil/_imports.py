@@ -29,19 +29,11 @@ def require(use: str, requirement: str, *modules: str) -> None:
         use: What needs the modules, as it reads in "Install what ... needs".
         requirement: What to give to `pip install`, such as "gradveil[audit]".
         modules: Top-level modules, by the names under which they are imported.
-
-    >>> require("the audit", "gradveil[audit]", "no_such_module")
-    Traceback (most recent call last):
-    ModuleNotFoundError: Found no module `no_such_module`. Install what the audit needs: pip install
-    "gradveil[audit]"
     """
     for module in modules:
         if not _is_installed(module):
-            raise ModuleNotFoundError(
-                f"Found no module `{module}`. Install what {use} needs:"
-                f' pip install "{requirement}"',
-                name=module,
-            )
+            install = f'Install what {use} needs: pip install "{requirement}"'
+            raise ModuleNotFoundError(f"Found no module `{module}`. {install}", name=module)
 
 
 def _is_installed(module: str) -> bool:

@@ -26,24 +26,18 @@ from gradveil._checks import (
     is_out_of_memory,
 )
 
-from ._adapted_model import described_outputs
-from ._functional import FunctionalLoss, check_match
+from ._functional import FunctionalLoss, check_match, described_outputs
 from ._protocol import EXAMPLE, check_message, secluded, takes_tokens
 
 
 class ModelError(WrongValue):
     """A model, a loss or targets that do not work with these inputs.
 
-    >>> from torch.nn.functional import cross_entropy
     >>> from gradveil import GradientMessage
-    >>> from gradveil.models import build_model
-    >>> model = build_model("mlp", sizes=[3, 2])
-    >>> message = GradientMessage(model, cross_entropy, torch.tensor([1]))
-    >>> try:
-    ...     message(torch.ones(1, 5))
-    ... except ModelError as error:
-    ...     print(type(error).__name__)
-    ModelError
+    >>> model, loss_fn = torch.nn.Linear(3, 2), torch.nn.functional.cross_entropy
+    >>> GradientMessage(model, loss_fn, torch.tensor([1]))(torch.ones(1, 5))
+    Traceback (most recent call last):
+    gradveil.messages._explain.ModelError: Parameter `model` should accept inputs of shape (1, 5)...
     """
 
 

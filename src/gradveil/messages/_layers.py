@@ -61,10 +61,9 @@ class _Transpose(torch.autograd.Function):
 def _conv_backward(y: Tensor, x: Tensor, weight: Tensor, geometry: Geometry, which: int) -> Tensor:
     """The gradient of a convolution with respect to its input (0) or its weight (1)."""
     wanted = [which == 0, which == 1, False]
-    found: Tensor = torch.ops.aten.convolution_backward(y, x, weight, None, *geometry, wanted)[
-        which
-    ]
-    return found
+    found: list[Tensor]
+    found = torch.ops.aten.convolution_backward(y, x, weight, None, *geometry, wanted)
+    return found[which]
 
 
 @dataclass(eq=False)

@@ -93,11 +93,11 @@ class Exact:
     def __call__(self, message: Message, inputs: Tensor, generator: torch.Generator) -> Measurement:
         """Measure the message at these inputs."""
         values = message(inputs)
-        columns = _jacobian_columns(message, inputs, values)
-        return Measurement(values, _sum_of_squares(values, columns))
+        return Measurement(values, _sum_of_squares(values, _columns(message, inputs, values)))
 
 
-def _jacobian_columns(message: Message, inputs: Tensor, values: Tensors) -> Iterator[Tensors]:
+def _columns(message: Message, inputs: Tensor, values: Tensors) -> Iterator[Tensors]:
+    """Of the Jacobian, some at a time."""
     if separates(message, inputs):
         chunk = chunk_size(values, extra=inputs[0].numel())
         for axes in unit_vectors(inputs[0], max(1, chunk // len(inputs))):

@@ -217,8 +217,6 @@ def _first_that_works(
 ) -> Measurement:
     first_error: Exception | None = None
     for name, estimator in candidates:
-        if estimator is _values_alone and not _works_without_hooks(message, inputs):
-            break
         try:
             measured = estimator(message, inputs, generator)
             return replace(measured, estimator=measured.estimator or name)
@@ -227,19 +225,6 @@ def _first_that_works(
             first_error = first_error or error
     assert first_error is not None
     raise first_error
-
-
-def _works_without_hooks(message: Message, inputs: Tensor) -> bool:
-    """Whether nothing is saved by hooks, which second derivatives do not support.
-
-    What saves by hooks (activation checkpointing) the user can switch off, and have derivatives.
-    """
-    try:
-        with torch.autograd.graph.disable_saved_tensors_hooks("not in second derivatives"):
-            values_of(message, inputs)
-    except (RuntimeError, ValueError):
-        return False
-    return True
 
 
 def _candidates(
@@ -258,7 +243,13 @@ def _candidates(
         per_example = PerExample(probes=1 if cheap else 2)
         yield estimator_name(per_example), per_example
     yield "sketch", Sketch()
-    yield "values alone", _values_alone
+    try:  # what saves by hooks (activation checkpointing) the user can switch off
+        with torch.autograd.graph.disable_saved_tensors_hooks("not in second derivatives"):
+            values = values_of(message, inputs)
+    except (RuntimeError, ValueError):
+        return
+    nothing = {name: torch.zeros_like(value) for name, value in values.items()}
+    yield "values alone", lambda *_: Measurement(values, nothing)
 
 
 def _known_share(message: GradientMessage, inputs: Tensor) -> float:
@@ -277,12 +268,6 @@ def _note_failure(name: str, error: RuntimeError) -> None:
     _LOG.info("auto passes over %s: %s: %s", name, type(error).__name__, reason)
 
 
-def _values_alone(message: Message, inputs: Tensor, generator: torch.Generator) -> Measurement:
-    """No derivative at all."""
-    values = values_of(message, inputs)
-    return Measurement(values, {name: torch.zeros_like(v) for name, v in values.items()})
-
-
 def along_steps(message: Message, inputs: Tensor, generator: torch.Generator) -> Measurement:
     """s² of a FedAvg update -lr Σ_t c_t g_t, from the first gradient of each mini-batch.
 
@@ -291,44 +276,36 @@ def along_steps(message: Message, inputs: Tensor, generator: torch.Generator) ->
     is left out. Both are exact for one step, and of higher order in lr.
     """
     assert isinstance(message, LocalUpdateMessage)
-    batches = message.batches(inputs)
-    coefficients = [0.0] * len(batches)
+    coefficients = [0.0] * len(message.batches(inputs))
     for step in range(message.steps):
-        later = message.steps - step
-        sum_of_powers = sum(message.momentum**k for k in range(later))
-        coefficients[step % len(batches)] += message.lr * sum_of_powers
-    now, start = message.parameters, message.parameters
-    velocity = {name: torch.zeros_like(p) for name, p in start.items()}
-    squares = {name: torch.zeros_like(p) for name, p in start.items()}
-    names: set[str] = set()
-    for step in range(message.steps):
-        batch, targets = batches[step % len(batches)]
-        gradient = message.gradient_at(now, targets)
-        if step < len(batches):
-            measured = auto(gradient, batch, generator)
-            values = measured.values
-            names.add(str(measured.estimator))
-            for name, square in measured.squared_sensitivities.items():
-                squares[name] += coefficients[step] ** 2 * square
-        else:
-            values = gradient.values(batch)
-        now, velocity = message.advance(now, velocity, values)
-    update = {n: now[n] - start[n] for n in start}
-    inner = names.pop() if len(names) == 1 else "mixed"
+        sum_of_powers = sum(message.momentum**k for k in range(message.steps - step))
+        coefficients[step % len(coefficients)] += message.lr * sum_of_powers
+    squares = {name: torch.zeros_like(p) for name, p in message.parameters.items()}
+    names: list[str] = []
+
+    def step_gradient(gradient: GradientMessage, batch: Tensor) -> Tensors:
+        if len(names) == len(coefficients):
+            return gradient.values(batch)
+        measured = auto(gradient, batch, generator)
+        for name, square in measured.squared_sensitivities.items():
+            squares[name] += coefficients[len(names)] ** 2 * square
+        names.append(str(measured.estimator))
+        return measured.values
+
+    update = message.after_steps(inputs, step_gradient)
+    inner = names[0] if len({*names}) == 1 else "mixed"
     return Measurement(update, squares, f"along-steps({inner})")
 
 
 def _first_examples(message: Message, inputs: Tensor, count: int) -> GradientMessage | None:
     """The gradient of the first examples alone, where the message can be cut like that."""
-    cuttable = isinstance(message, GradientMessage) and isinstance(message.targets, Tensor)
-    if not cuttable or not separates(message, inputs):
+    if not isinstance(message, GradientMessage) or not isinstance(message.targets, Tensor):
         return None
-    assert isinstance(message, GradientMessage)
     if message.reduction is None:  # a sum or a mean? the factor of `_scaled_up` depends on it
         return None
     if not message.targets.is_floating_point() and bool((message.targets < 0).any()):
         return None  # ignored targets, as cross-entropy's -100: examples do not count alike
-    return message.of(message.targets[:count])
+    return message.of(message.targets[:count]) if separates(message, inputs) else None
 
 
 def _scaled_up(

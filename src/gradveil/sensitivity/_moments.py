@@ -167,11 +167,10 @@ class Moments:
         if self.clip == clip:
             return self
         if self.clip is not None or self.count != 1:
-            raise ValueError(
-                f"Moments for `clip = {clip}` should be those of one batch, or measured with that"
-                f" clip. Found `clip = {self.clip}` over {self.count:g} batches. Measure each batch"
-                f" with `measure(message, inputs, clip={clip})` and add those."
-            )
+            expected = "be those of one batch, or measured with that clip"
+            found = f"`clip = {self.clip}` over {self.count:g} batches"
+            advice = f"Measure each batch with `measure(message, inputs, clip={clip})`; add those."
+            raise WrongValue(f"Moments for `clip = {clip}`", expected, found, advice)
         squares = self.squared_values
 
         def inside(tensors: Tensors | None) -> Tensors | None:
