@@ -125,9 +125,8 @@ def check_finite(values: Mapping[str, Tensor], what: str = "values") -> None:
         if not all_finite(value):
             found = f"{_count_bad(value)} of {value.numel()} entries NaN or infinite in `{name}`"
             advice = "lower the learning rate, check the loss, or skip this batch."
-            raise NonFiniteError(
-                f"Value `{what}`", "be finite", found, f"Nothing was sent; {advice}"
-            )
+            advice = f"Nothing was sent; {advice}"
+            raise NonFiniteError(f"Value `{what}`", "be finite", found, advice)
 
 
 def check_structure(
@@ -148,11 +147,7 @@ def check_structure(
 
 
 def task_of(targets: Tensor) -> Task:
-    """The task that targets are of.
-
-    >>> task_of(torch.tensor([0, 1])), task_of(torch.zeros(2, 3)), task_of(torch.tensor([[0, 1]]))
-    ('classification', 'numbers', 'labels')
-    """
+    """The task that targets are of."""
     if targets.is_floating_point():
         return "numbers"
     return "classification" if targets.dim() == 1 else "labels"
@@ -288,19 +283,15 @@ def check_ratio(value: float, name: str) -> None:
         raise WrongValue(name, "be in [0, 1]", str(value), "For percentages, divide by 100.", True)
 
 
-def check_count(value: int, name: str) -> None:
-    """Require an integer of at least 1."""
-    _check_whole(value, name, 1)
-
-
-def check_not_negative_count(value: int, name: str) -> None:
-    """Require an integer of at least 0."""
-    _check_whole(value, name, 0)
+def check_count(value: int, name: str, least: int = 1) -> None:
+    """Require an integer of at least 1, or of at least `least`."""
+    if isinstance(value, bool) or not isinstance(value, int) or value < least:
+        raise WrongValue(name, f"be an integer of at least {least}", _short(value), assigned=True)
 
 
 def check_seed(value: int, name: str = "seed") -> None:
     """Require an integer that torch takes for a seed: at least 0, and below 2⁶⁴."""
-    _check_whole(value, name, 0)
+    check_count(value, name, least=0)
     if value >= SEEDS:
         advice = "Choose a smaller one."
         raise WrongValue(name, "be an integer below 2**64", _short(value), advice, True)
@@ -320,13 +311,7 @@ def check_choice(value: str, name: str, choices: Collection[str], otherwise: str
 
 
 def suggestion(name: str, known: Collection[str]) -> str:
-    """``" Did you mean `x`?"`` for the name of ``known`` nearest to ``name``, or nothing.
-
-    >>> suggestion("simple-convnet", ["conv-net", "simple-conv-net"])
-    ' Did you mean `simple-conv-net`?'
-    >>> suggestion("transformer", ["conv-net"])
-    ''
-    """
+    """``" Did you mean `x`?"`` for the name of ``known`` nearest to ``name``, or nothing."""
     nearest = difflib.get_close_matches(name.lower(), list(known), n=1)
     return f" Did you mean `{nearest[0]}`?" if nearest else ""
 
@@ -377,11 +362,6 @@ def _count_bad(value: Tensor) -> int:
     return int((~torch.isfinite(value)).sum())
 
 
-def _check_whole(value: int, name: str, least: int) -> None:
-    if isinstance(value, bool) or not isinstance(value, int) or value < least:
-        raise WrongValue(name, f"be an integer of at least {least}", _short(value), assigned=True)
-
-
 def _typed(value: object) -> str:
     return f"{type(value).__name__} ({_short(value)})"
 
@@ -404,13 +384,7 @@ def is_ours(error: BaseException) -> bool:
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Whether an error says that memory ran out; on a CPU torch raises a plain RuntimeError.
-
-    >>> is_out_of_memory(RuntimeError("DefaultCPUAllocator: can't allocate memory"))
-    True
-    >>> is_out_of_memory(RuntimeError("no batching rule"))
-    False
-    """
+    """Whether an error says that memory ran out; on a CPU torch raises a plain RuntimeError."""
     if isinstance(error, (MemoryError, torch.OutOfMemoryError)):
         return True
     text = "out of memory|(can't|cannot) allocate memory|not enough memory"

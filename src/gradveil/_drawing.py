@@ -46,11 +46,6 @@ def save_figure(figure: "Figure", path: Path, dpi: int = 110, *, tight: bool = F
     it to what is drawn.
     """
     content, kind = io.BytesIO(), "pdf" if path.suffix == ".pdf" else "png"
-    figure.savefig(
-        content,
-        format=kind,
-        dpi=dpi,
-        bbox_inches="tight" if tight else None,
-        metadata=_WITHOUT_ORIGIN[kind],
-    )
+    box = "tight" if tight else None
+    figure.savefig(content, format=kind, dpi=dpi, bbox_inches=box, metadata=_WITHOUT_ORIGIN[kind])
     write_atomically(path, content.getvalue())

@@ -62,7 +62,15 @@ def imported(
         allow_imports: Whether imports are allowed, or which.
         fits, wanted: Whether what was found is of the kind that is wanted, and that kind in words.
     """
-    _check_allowed(path, what, allow_imports)
+    if isinstance(allow_imports, str):  # in which every part of the text would be found
+        allow_imports = [allow_imports]
+    if allow_imports is not True and (allow_imports is False or path not in allow_imports):
+        advice = (
+            "If the text is your own, pass `allow_imports=True`, or the paths that you allow; the"
+            " command line does. Nothing was imported."
+        )
+        found = f"the import path {path!r}, which would run code"
+        raise WrongValue(f"A {what}", "be a registered name", found, advice)
     own = f"A {what} of your own"
     module, _, attributes = path.partition(":")
     try:
@@ -88,7 +96,13 @@ def makes(result: type) -> Callable[[Any], bool]:
     def fits(factory: Any) -> bool:
         if isinstance(factory, type):
             return issubclass(factory, result)
-        return callable(factory) and is_of_a_user(factory) and _may_return(factory, result)
+        if not callable(factory) or not is_of_a_user(factory):
+            return False
+        try:
+            stated = get_type_hints(factory).get("return", result)
+        except Exception:  # a hint that cannot be read says nothing
+            return True
+        return not isinstance(stated, type) or issubclass(stated, result) or stated is object
 
     return fits
 
@@ -115,19 +129,6 @@ def takes(kind: type, count: int) -> bool:
     return True
 
 
-def _check_allowed(path: str, what: str, allow_imports: AllowImports) -> None:
-    if isinstance(allow_imports, str):  # in which every part of the text would be found
-        allow_imports = [allow_imports]
-    if allow_imports is True or (allow_imports is not False and path in allow_imports):
-        return
-    advice = (
-        "If the text is your own, pass `allow_imports=True`, or the paths that you allow; the"
-        " command line does. Nothing was imported."
-    )
-    found = f"the import path {path!r}, which would run code"
-    raise WrongValue(f"A {what}", "be a registered name", found, advice)
-
-
 def is_of_a_user(found: Any) -> bool:
     """Whether it is a Python function that the standard library and torch do not define."""
     while isinstance(found, functools.partial):
@@ -139,11 +140,3 @@ def is_of_a_user(found: Any) -> bool:
         function = inspect.getattr_static(type(function), "__call__", None)
     is_python = isinstance(function, types.FunctionType)
     return is_python and str(function.__module__).partition(".")[0] not in _NOT_FACTORIES
-
-
-def _may_return(factory: Any, result: type) -> bool:
-    try:
-        stated = get_type_hints(factory).get("return", result)
-    except Exception:  # a hint that cannot be read says nothing
-        return True
-    return not isinstance(stated, type) or issubclass(stated, result) or stated is object

@@ -15,7 +15,6 @@ from gradveil._checks import (
     check_finite,
     check_inputs,
     check_kind,
-    check_not_negative_count,
     check_seed,
     check_structure,
     check_tensor,
@@ -207,7 +206,7 @@ class Client:
         guard: ModelGuard | None = None,
         least: int = 1,
     ) -> None:
-        check_not_negative_count(identifier, "identifier")
+        check_count(identifier, "identifier", least=0)
         check_kind(defense, "defense", Defense, "Use for example `NoDefense()`.")
         if seed is not None:
             check_seed(seed)

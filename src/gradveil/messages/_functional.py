@@ -2,6 +2,7 @@
 
 import os
 import threading
+from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from copy import copy, deepcopy
@@ -50,9 +51,7 @@ class FunctionalLoss:
         check_model(model)  # an unusable model is an error now, not at the first call
         check_callable(loss_fn, "loss_fn", "Use for example torch.nn.functional.cross_entropy.")
         check_seed(seed)
-        self.model = model
-        self.loss_fn = loss_fn
-        self.seed = seed
+        self.model, self.loss_fn, self.seed = model, loss_fn, seed
         self._moved: Tensors | None = None
         self._dtype: torch.dtype | None = None
 
@@ -235,23 +234,14 @@ def _copied(value: Any, name: str, kept: dict[int, Any]) -> Any:
 _LOCKS = (type(threading.Lock()), type(threading.RLock()))
 
 
-class _Plain(nn.Module):
-    """A compiled module without its compiler; names are those of `torch.compile`."""
-
-    def __init__(self, module: nn.Module) -> None:
-        super().__init__()
-        self._orig_mod = module
-        self.training = module.training
-
-    def forward(self, *args: Any, **kwargs: Any) -> Any:
-        """What the module itself returns."""
-        return self._orig_mod(*args, **kwargs)
-
-
 def _uncompiled(model: nn.Module) -> nn.Module:
-    """A module into which transforms can look."""
+    """A module without its compiler, so that transforms can look into it; under the same names."""
     compiled = getattr(model, "_orig_mod", None)
-    return _Plain(compiled) if isinstance(compiled, nn.Module) else model
+    if not isinstance(compiled, nn.Module):
+        return model
+    plain = nn.Sequential(OrderedDict(_orig_mod=compiled))
+    plain.training = compiled.training
+    return plain
 
 
 @contextmanager
@@ -355,7 +345,6 @@ def check_model(model: nn.Module) -> None:
                 " rescales the rows of the tokens it reads, and so tells which these are",
                 "Leave max_norm out, and limit the rows after the optimizer's step.",
             )
-    trains = False
     for name, weight in model.named_parameters():
         if isinstance(weight, nn.parameter.UninitializedParameter):
             advice = "Call the model on an example first."
@@ -368,8 +357,7 @@ def check_model(model: nn.Module) -> None:
                 f"{weight.dtype} on {weight.device} for `{name}`",
                 "Convert it with `model.float()`; under autocast weights stay float32.",
             )
-        trains = trains or weight.requires_grad
-    if not trains:
+    if not leaves(model):
         expected = "have at least one parameter with `requires_grad=True`"
         raise WrongValue("model", expected, "none", "Unfreeze a layer, or add one.")
 
@@ -457,11 +445,7 @@ class AdaptedModel(nn.Module):
 
 
 def described_outputs(outputs: Any) -> str:
-    """What a model returned, with the keys under which its parts are found.
-
-    >>> described_outputs({"logits": torch.zeros(2, 3), "states": ()})
-    "dict with 'logits' (2, 3), 'states' (tuple)"
-    """
+    """What a model returned, with the keys under which its parts are found."""
     if isinstance(outputs, Tensor):
         return f"one tensor of shape {tuple(outputs.shape)}"
     parts = [f"{key!r} {_shape(part)}" for key, part in _parts(outputs).items()]

@@ -22,7 +22,6 @@ from gradveil._checks import (
 )
 from gradveil._tensors import Tensors
 
-from ._explain import explained
 from ._functional import (
     FunctionalLoss,
     LossFunction,
@@ -34,6 +33,7 @@ from ._functional import (
 )
 from ._layers import tensors_in
 from ._mixing import couples_examples, is_sum_over_examples, loss_reduction, rows_are_independent
+from ._protocol import explained
 
 _INDEPENDENT: WeakKeyDictionary[nn.Module, set[Any]] = WeakKeyDictionary()
 """For which shapes and modes a model was found to treat examples one by one."""
@@ -167,13 +167,12 @@ class GradientMessage:
     def values(self, inputs: Tensor) -> Tensors:
         """The same numbers for a client that only sends them."""
         check_match(inputs, self.targets, tokens=self.takes_tokens)
-        values = None
         if self.loss.is_plain and not is_transformed(inputs):
             with explained(self, inputs), unwritten(self.loss.model), torch.enable_grad():
                 loss = self.loss.of_model(inputs.detach(), self.targets)
                 values = derivative(loss, leaves(self.loss.model))
-        if values is not None:
-            return values
+            if values is not None:
+                return values
         with torch.no_grad():
             return self(inputs.detach())
 

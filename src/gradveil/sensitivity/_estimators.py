@@ -109,7 +109,7 @@ def _columns(message: Message, inputs: Tensor, values: Tensors) -> Iterator[Tens
 
 
 def sum_of_example_squares(message: Message, inputs: Tensor, values: Tensors) -> Tensors:
-    """Σ_b c_b² in float64, c_b what example b adds to the message."""
+    """Σ_b c_b² in float64, c_b what example b adds to the message, which has these values."""
     delta = message.output_gradient(inputs)  # type: ignore[attr-defined]
     size = chunk_size(values, ROOM // 4)
     parts = zip(inputs.split(size), delta.split(size), strict=True)
@@ -154,11 +154,7 @@ Mode = Callable[[Callable[..., Tensors], Points, Points], Tensors]
 
 def directional_derivatives(message: Message, inputs: Tensor, directions: Tensor) -> Tensors:
     """∂_v g for each row v of `directions`: tensors of shape (directions, *shape)."""
-
-    def along(mode: Mode, direction: Tensor) -> Tensors:
-        return mode(message, (inputs,), (direction,))
-
-    return row_derivatives(along, directions)
+    return row_derivatives(lambda mode, v: mode(message, (inputs,), (v,)), directions)
 
 
 def _example_derivatives(

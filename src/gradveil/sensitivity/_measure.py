@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
 from itertools import chain
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -192,11 +193,11 @@ def auto(
     per tensor, at little more than the price of the gradient. With `squares` it takes those of
     single examples' gradients, where they are found on the way (`Measurement.example_squares`).
     """
-    part = None if few is None or few >= len(inputs) else _first_examples(message, inputs, few)
-    if part is not None:
-        return _scaled_up(message, inputs, part, generator)
-    candidates = _candidates(message, inputs, cheap=few is not None, squares=squares)
-    return _first_that_works(candidates, message, inputs, generator)
+    if few is not None and few < len(inputs):
+        found = _from_few(message, inputs, few, generator)
+        if found is not None:
+            return found
+    return _first_that_works(message, inputs, generator, cheap=few is not None, squares=squares)
 
 
 NAMED: dict[str, Estimator] = {
@@ -210,13 +211,10 @@ NAMED: dict[str, Estimator] = {
 
 
 def _first_that_works(
-    candidates: Iterator[tuple[str, Estimator]],
-    message: Message,
-    inputs: Tensor,
-    generator: torch.Generator,
+    message: Message, inputs: Tensor, generator: torch.Generator, **options: bool
 ) -> Measurement:
     first_error: Exception | None = None
-    for name, estimator in candidates:
+    for name, estimator in _candidates(message, inputs, **options):
         try:
             measured = estimator(message, inputs, generator)
             return replace(measured, estimator=measured.estimator or name)
@@ -236,14 +234,12 @@ def _candidates(
     elif separates(message, inputs):
         if isinstance(message, GradientMessage) and _known_share(message, inputs) > 0.9:
             structured = Structured(split=not cheap)
-            yield (
-                estimator_name(structured),
-                partial(structured.measure, with_values=with_values, examples=squares),  # type: ignore[list-item]
-            )
+            own: Any = partial(structured.measure, with_values=with_values, examples=squares)
+            yield estimator_name(structured), own
         per_example = PerExample(probes=1 if cheap else 2)
         yield estimator_name(per_example), per_example
     yield "sketch", Sketch()
-    try:  # what saves by hooks (activation checkpointing) the user can switch off
+    try:  # what saves by hooks (activation checkpointing) the user can switch off, to be measured
         with torch.autograd.graph.disable_saved_tensors_hooks("not in second derivatives"):
             values = values_of(message, inputs)
     except (RuntimeError, ValueError):
@@ -297,27 +293,23 @@ def along_steps(message: Message, inputs: Tensor, generator: torch.Generator) ->
     return Measurement(update, squares, f"along-steps({inner})")
 
 
-def _first_examples(message: Message, inputs: Tensor, count: int) -> GradientMessage | None:
-    """The gradient of the first examples alone, where the message can be cut like that."""
+def _from_few(
+    message: Message, inputs: Tensor, count: int, generator: torch.Generator
+) -> Measurement | None:
+    """The first examples stand for all: s² of a sum grows with their number, of a mean it falls.
+
+    `None` where the message cannot be cut like that.
+    """
     if not isinstance(message, GradientMessage) or not isinstance(message.targets, Tensor):
         return None
-    if message.reduction is None:  # a sum or a mean? the factor of `_scaled_up` depends on it
-        return None
-    if not message.targets.is_floating_point() and bool((message.targets < 0).any()):
+    targets, reduction = message.targets, message.reduction
+    if not targets.is_floating_point() and bool((targets < 0).any()):
         return None  # ignored targets, as cross-entropy's -100: examples do not count alike
-    return message.of(message.targets[:count]) if separates(message, inputs) else None
-
-
-def _scaled_up(
-    message: Message, inputs: Tensor, part: GradientMessage, generator: torch.Generator
-) -> Measurement:
-    """The first examples stand for all: s² of a sum grows with their number, of a mean it falls."""
-    count = len(part.targets)
-    few = inputs[:count]
-    candidates = _candidates(part, few, cheap=True, with_values=False)
-    measured = _first_that_works(candidates, part, few, generator)
-    ratio = count / len(inputs)
-    factor = 1 / ratio if part.reduction == "sum" else ratio
+    if reduction is None or not separates(message, inputs):  # a sum or a mean? `factor` depends
+        return None
+    part, few, ratio = message.of(targets[:count]), inputs[:count], count / len(inputs)
+    measured = _first_that_works(part, few, generator, cheap=True, with_values=False)
+    factor = 1 / ratio if reduction == "sum" else ratio
     squares = {}
     for name, square in measured.squared_sensitivities.items():
         least = torch.finfo(square.dtype).tiny  # only the measured examples may be silent

@@ -1,9 +1,10 @@
 """Per-parameter statistics of a message, all that a defense needs to plan, and who finds them."""
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections import UserDict
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields, is_dataclass, replace
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
@@ -83,7 +84,7 @@ class Moments:
     def like(self) -> Mapping[str, Tensor]:
         """Tensors of the names and sizes of the entries, at no cost."""
         squares = self.squared_values
-        return squares.values_by_name if isinstance(squares, SquaresOf) else squares
+        return squares.data if isinstance(squares, SquaresOf) else squares
 
     @property
     def size(self) -> int:
@@ -132,16 +133,15 @@ class Moments:
         def mean(a: Mapping[str, Tensor] | None, b: Mapping[str, Tensor] | None) -> Tensors | None:
             return None if a is None or b is None else {n: ours * a[n] + theirs * b[n] for n in a}
 
-        squares = mean(self.squared_values, other.squared_values)
-        known = {n: mean(getattr(self, n), getattr(other, n)) for n in OPTIONAL_FIELDS}
+        names = ("squared_values", *OPTIONAL_FIELDS)
+        means: dict[str, Any] = {n: mean(getattr(self, n), getattr(other, n)) for n in names}
         return Moments(
-            squared_values=squares,  # type: ignore[arg-type]
+            **means,
             input_size=max(self.input_size, other.input_size),
             count=total,
             clip=self.clip,
             hidden=max(self.hidden, other.hidden),
             estimator=self.estimator if self.estimator == other.estimator else "mixed",
-            **known,
         )
 
     def __radd__(self, other: object) -> "Moments":
@@ -225,17 +225,8 @@ def check_moments(moments: object) -> None:
     check_kind(moments, "moments", Moments, "Make them with `measure(message, inputs)`.")
 
 
-class SquaresOf(Mapping[str, Tensor]):
+class SquaresOf(UserDict[str, Tensor]):
     """g_i² by name, computed when asked for: moments in passing take no memory for them."""
 
-    def __init__(self, values: Tensors) -> None:
-        self.values_by_name = values
-
     def __getitem__(self, name: str) -> Tensor:
-        return self.values_by_name[name].square()
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self.values_by_name)
-
-    def __len__(self) -> int:
-        return len(self.values_by_name)
+        return self.data[name].square()

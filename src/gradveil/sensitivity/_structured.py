@@ -94,9 +94,7 @@ class Structured:
         """
         layout = layout_of(message, inputs)
         at_a_time = layout.examples_at_a_time(self.probes + 2 if self.split else self.probes)
-        values: Tensors = {}
-        squares: Tensors = {}
-        alone: Tensors = {}
+        values, squares, alone = Tensors(), Tensors(), Tensors()
         for part, own in message.parts(inputs, at_a_time):
             graph = TangentGraph(part, own, layout.opaque)
             if with_values:
@@ -159,8 +157,7 @@ def _layer_squares(
     if use.bias is not None:
         yield use.bias, vector_squares(lambda pair: use.sums(pair[1]), further, along)
     if isinstance(use, ScaleUse):
-        every = slice(None)
-        yield use.weight, vector_squares(lambda p: _moved(use, p, every), further, along)
+        yield use.weight, vector_squares(lambda p: _moved(use, p, slice(None)), further, along)
     elif isinstance(use, LinearUse) and not use.has_positions:
         inputs = [by_layer[index] for by_layer in swept.inputs if index in by_layer]
         yield use.weight, matrix_squares(use, further, along, reads(use, graph.x), inputs)

@@ -49,7 +49,6 @@ from gradveil._checks import WrongValue, first_line, is_out_of_memory
 from gradveil._secure import fill_from_system
 from gradveil._tensors import Tensors
 
-from .._explain import ModelError
 from .._functional import (
     FunctionalLoss,
     apart,
@@ -68,6 +67,7 @@ from .._mixing import (
     made_up_rows,
     rows_are_independent,
 )
+from .._protocol import ModelError
 from ._metric import zeros
 from ._process import CAN_FORK, in_a_process
 from ._tape import Tape, UnbatchableError

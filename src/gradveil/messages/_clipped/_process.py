@@ -16,7 +16,7 @@ import torch
 from gradveil._checks import first_line
 from gradveil._tensors import Tensors
 
-from .._explain import ModelError
+from .._protocol import ModelError
 
 CAN_FORK = hasattr(os, "fork")
 
