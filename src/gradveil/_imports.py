@@ -69,8 +69,8 @@ def imported(
             "If the text is your own, pass `allow_imports=True`, or the paths that you allow; the"
             " command line does. Nothing was imported."
         )
-        found = f"the import path {path!r}, which would run code"
-        raise WrongValue(f"A {what}", "be a registered name", found, advice)
+        shown = f"the import path {path!r}, which would run code"
+        raise WrongValue(f"A {what}", "be a registered name", shown, advice)
     own = f"A {what} of your own"
     module, _, attributes = path.partition(":")
     try:
