@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from gradveil._typing import Tensors
+from gradveil._tensors import Tensors
 from gradveil.messages import GradientMessage, Message
 from gradveil.sensitivity import Measurement, draw_probes
 

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 from torch.nn.utils.parametrize import register_parametrization
 
-from gradveil._extras import require
+from gradveil._imports import require
 from gradveil._random import generator_or_fresh
 from gradveil._timing import time_ratios
 from gradveil.data import Dataset

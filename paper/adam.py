@@ -4,8 +4,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import softplus
 
-from gradveil._tensors import total
-from gradveil._typing import Tensors
+from gradveil._tensors import Tensors, total
 from gradveil.defenses import capped, least_square, raise_to_least, sensitivity_shape
 from gradveil.sensitivity import Moments
 

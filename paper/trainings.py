@@ -15,11 +15,10 @@ from torch.nn.functional import cross_entropy
 
 from benchmarks.private import hooks
 from gradveil._checks import NonFiniteError
-from gradveil._extras import require
+from gradveil._imports import require
 from gradveil._random import named_stream
 from gradveil._runner import Settings
-from gradveil._tensors import total
-from gradveil._typing import Tensors
+from gradveil._tensors import Tensors, total
 from gradveil.catalog import build_defense
 from gradveil.data import Dataset
 from gradveil.defenses import Defended, Defense, OptimalNoise, PrivateNoise

@@ -11,7 +11,7 @@ from torch.nn.functional import cross_entropy
 
 import gradveil
 from gradveil._drawing import new_figure
-from gradveil._extras import require
+from gradveil._imports import require
 from gradveil._runner import Cell, Runner
 from gradveil.audit import AuditResult, write_results
 from gradveil.data import load_dataset

@@ -73,9 +73,8 @@ __all__ = [
 ]
 
 _ROOMS = ("attacks", "audit", "catalog", "data", "denoising", "models", "privacy", "scoring")
-_LAZY = {"Observation": "attacks", "load_dataset": "data", "score": "scoring"} | {
-    room: room for room in _ROOMS
-}
+_LAZY = dict(zip(_ROOMS, _ROOMS, strict=True))
+_LAZY |= {"Observation": "attacks", "load_dataset": "data", "score": "scoring"}
 """What is built on the core, and the package to import when it is first asked for."""
 
 if not TYPE_CHECKING:  # type checkers read the imports above

@@ -2,8 +2,9 @@
 
 import difflib
 import math
-from collections.abc import Collection, Mapping
-from typing import Any
+import re
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -16,6 +17,15 @@ SEEDS = 2**64
 
 LARGEST = 1e18
 """The largest amount whose square still is a float32."""
+
+MOST_CLASSES = 2**20
+"""Labels above this are no numbers of classes: a model would need an output for each."""
+
+Task = Literal["classification", "numbers", "labels"]
+"""What targets are: one class label for each example, numbers (regression, several yes-or-no
+labels), or several class labels for each example (segmentation, sequences)."""
+
+TASKS: tuple[Task, ...] = ("classification", "numbers", "labels")
 
 
 class WrongArgument(Exception):
@@ -36,12 +46,7 @@ class WrongArgument(Exception):
     """
 
     def __init__(
-        self,
-        argument: str,
-        expected: str,
-        found: str,
-        advice: str = "",
-        assigned: bool = False,
+        self, argument: str, expected: str, found: str, advice: str = "", assigned: bool = False
     ) -> None:
         super().__init__(argument, expected, found, advice, assigned)
         self.argument, self.expected, self.found = argument, expected, found
@@ -49,8 +54,9 @@ class WrongArgument(Exception):
 
     def __str__(self) -> str:
         found = f"`{self.argument} = {self.found}`" if self.assigned else self.found
-        text = f"{called(self.argument)} should {self.expected}. Found {found}. {self.advice}"
-        return text.rstrip()
+        kind = "Option" if self.argument.startswith("--") else "Parameter"
+        subject = self.argument if " " in self.argument else f"{kind} `{self.argument}`"
+        return f"{subject} should {self.expected}. Found {found}. {self.advice}".rstrip()
 
     def renamed(self, argument: str) -> "WrongArgument":
         """The same of an argument that has another name for who gave it."""
@@ -67,17 +73,6 @@ class NonFiniteError(WrongValue):
 
 class WrongType(WrongArgument, TypeError):
     """An argument of another type."""
-
-
-def called(name: str) -> str:
-    """What an error calls an argument: an option as it is typed, a parameter, or words as they are.
-
-    >>> called("--steps"), called("steps"), called("File `x.npz`")
-    ('Option `--steps`', 'Parameter `steps`', 'File `x.npz`')
-    """
-    if " " in name:
-        return name
-    return f"{'Option' if name.startswith('--') else 'Parameter'} `{name}`"
 
 
 def check_tensor(value: object, name: str) -> None:
@@ -130,9 +125,8 @@ def check_finite(values: Mapping[str, Tensor], what: str = "values") -> None:
         if not all_finite(value):
             found = f"{_count_bad(value)} of {value.numel()} entries NaN or infinite in `{name}`"
             advice = "lower the learning rate, check the loss, or skip this batch."
-            raise NonFiniteError(
-                f"Value `{what}`", "be finite", found, f"Nothing was sent; {advice}"
-            )
+            advice = f"Nothing was sent; {advice}"
+            raise NonFiniteError(f"Value `{what}`", "be finite", found, advice)
 
 
 def check_structure(
@@ -140,11 +134,9 @@ def check_structure(
 ) -> None:
     """Require the same names and shapes as `expected`."""
     advice = "Make both from the same message."
-    missing, unknown = (
-        sorted(expected.keys() - given.keys()),
-        sorted(given.keys() - expected.keys()),
-    )
-    if missing or unknown:
+    if given.keys() != expected.keys():
+        missing = sorted(expected.keys() - given.keys())
+        unknown = sorted(given.keys() - expected.keys())
         found = f"missing names {missing} and unknown names {unknown}"
         raise WrongValue(name, f"have the names of `{reference}`", found, advice)
     for key, value in given.items():
@@ -152,6 +144,104 @@ def check_structure(
             wanted = tuple(expected[key].shape)
             found = f"shape {tuple(value.shape)} for `{key}` instead of {wanted}"
             raise WrongValue(name, f"have the shapes of `{reference}`", found, advice)
+
+
+def task_of(targets: Tensor) -> Task:
+    """The task that targets are of."""
+    if targets.is_floating_point():
+        return "numbers"
+    return "classification" if targets.dim() == 1 else "labels"
+
+
+def check_targets(targets: Any, count: int, name: str = "targets") -> Task:
+    """Require class labels, several labels or numbers, one row for each input; returns the task.
+
+    Several labels for one example may be any integers: losses ignore some, as -100.
+    """
+    known = isinstance(targets, Tensor) and targets.dtype in (torch.int64, *REAL)
+    if not known or targets.shape[:1] != (count,) or targets.numel() == 0:
+        kinds = "one class label (int64), several, or numbers (float32)"
+        advice = "Convert labels with `torch.as_tensor(targets).long()`, numbers with `.float()`."
+        expected = f"hold {kinds} for each of the {count} inputs"
+        found = type(targets).__name__
+        if isinstance(targets, Tensor):
+            found = f"{targets.dtype} {tuple(targets.shape)}"
+        raise WrongValue(name, expected, found, advice)
+    if targets.is_floating_point() and not all_finite(targets):
+        advice = "Leave out examples without a target."
+        raise WrongValue(name, "hold finite numbers", "NaN or infinity", advice)
+    return task_of(targets)
+
+
+def check_examples(
+    batch: Any, name: str = "batch", num_classes: int | None = None, *, tokens: bool = False
+) -> tuple[Tensor, Tensor]:
+    """Require a pair of inputs and targets of any task, one for each input; returns the pair."""
+    inputs, targets = check_pair(batch, name)
+    check_inputs(inputs, "inputs", tokens=tokens)
+    if check_targets(targets, len(inputs)) == "classification":
+        check_labels(targets, "targets", num_classes)
+    return inputs, targets
+
+
+def check_pair(pair: Any, name: str) -> tuple[Any, Any]:
+    """Require two things; returns them."""
+    if not isinstance(pair, (tuple, list)) or len(pair) != 2:
+        length = f" of {len(pair)}" if isinstance(pair, (tuple, list)) else ""
+        expected = "be a pair, as (inputs, targets) or (low, high)"
+        raise WrongType(name, expected, f"{type(pair).__name__}{length}")
+    return pair[0], pair[1]
+
+
+def check_labels(
+    labels: Any, name: str, num_classes: int | None = None, why: str = "there are {} classes"
+) -> None:
+    """Require integers of at least 0, and below the number of classes where that is known."""
+    check_tensor(labels, name)
+    if labels.is_floating_point() or labels.is_complex() or labels.dtype is torch.bool:
+        found = f"`{name}.dtype = {labels.dtype}`"
+        raise WrongType(name, "hold integers", found, "Convert it with `.long()`.")
+    if labels.numel() == 0:
+        return
+    low, high = int(labels.min()), int(labels.max())
+    found = f"labels from {low} to {high}"
+    if low < 0:
+        advice = "Leave out examples without a label (-100, as losses ignore it)."
+        raise WrongValue(name, "hold numbers of at least 0", found, advice)
+    if num_classes is not None and high >= num_classes:
+        expected = f"hold labels from 0 to {num_classes - 1}: {why.format(num_classes)}"
+        advice = f"Number the classes from 0, or use a model with at least {high + 1} outputs."
+        raise WrongValue(name, expected, found, advice)
+
+
+def check_classes(count: Any, name: str = "num_classes") -> None:
+    """Require a number of classes, for each of which a model can have an output."""
+    check_count(count, name)
+    if count > MOST_CLASSES:
+        advice = "Number the classes from 0."
+        raise WrongValue(name, f"be at most {MOST_CLASSES}", _short(count), advice)
+
+
+def check_shape(shape: Any, name: str) -> None:
+    """Require the sizes of one example, each at least 1."""
+    sizes = isinstance(shape, Sequence) and not isinstance(shape, str)
+    whole = sizes and all(isinstance(n, int) and not isinstance(n, bool) and n > 0 for n in shape)
+    if not whole:
+        advice = "Give for example (1, 28, 28)."
+        raise WrongValue(name, "hold integers of at least 1", repr(shape), advice, True)
+
+
+def check_range(low: Any, high: Any) -> None:
+    """Require a range that is not reversed, or none."""
+    for name, end in (("low", low), ("high", high)):
+        if end is not None:
+            check_tensor(end, name)
+            if bool(end.isnan().any()):
+                advice = "Use `None` where the range is not known."
+                raise WrongValue(name, "hold numbers", "NaN", advice)
+    if low is not None and high is not None and bool((low > high).any()):
+        found = f"`low = {float(low.max()):g}` and `high = {float(high.min()):g}`"
+        raise WrongValue("low", "not be above `high`", found, "Exchange them.")
 
 
 def check_number(value: float, name: str) -> None:
@@ -193,19 +283,15 @@ def check_ratio(value: float, name: str) -> None:
         raise WrongValue(name, "be in [0, 1]", str(value), "For percentages, divide by 100.", True)
 
 
-def check_count(value: int, name: str) -> None:
-    """Require an integer of at least 1."""
-    _check_whole(value, name, 1)
-
-
-def check_not_negative_count(value: int, name: str) -> None:
-    """Require an integer of at least 0."""
-    _check_whole(value, name, 0)
+def check_count(value: int, name: str, least: int = 1) -> None:
+    """Require an integer of at least 1, or of at least `least`."""
+    if isinstance(value, bool) or not isinstance(value, int) or value < least:
+        raise WrongValue(name, f"be an integer of at least {least}", _short(value), assigned=True)
 
 
 def check_seed(value: int, name: str = "seed") -> None:
     """Require an integer that torch takes for a seed: at least 0, and below 2⁶⁴."""
-    _check_whole(value, name, 0)
+    check_count(value, name, least=0)
     if value >= SEEDS:
         advice = "Choose a smaller one."
         raise WrongValue(name, "be an integer below 2**64", _short(value), advice, True)
@@ -225,13 +311,7 @@ def check_choice(value: str, name: str, choices: Collection[str], otherwise: str
 
 
 def suggestion(name: str, known: Collection[str]) -> str:
-    """``" Did you mean `x`?"`` for the name of ``known`` nearest to ``name``, or nothing.
-
-    >>> suggestion("simple-convnet", ["conv-net", "simple-conv-net"])
-    ' Did you mean `simple-conv-net`?'
-    >>> suggestion("transformer", ["conv-net"])
-    ''
-    """
+    """``" Did you mean `x`?"`` for the name of ``known`` nearest to ``name``, or nothing."""
     nearest = difflib.get_close_matches(name.lower(), list(known), n=1)
     return f" Did you mean `{nearest[0]}`?" if nearest else ""
 
@@ -282,21 +362,16 @@ def _count_bad(value: Tensor) -> int:
     return int((~torch.isfinite(value)).sum())
 
 
-def _check_whole(value: int, name: str, least: int) -> None:
-    if isinstance(value, bool) or not isinstance(value, int) or value < least:
-        raise WrongValue(name, f"be an integer of at least {least}", _short(value), assigned=True)
-
-
 def _typed(value: object) -> str:
     return f"{type(value).__name__} ({_short(value)})"
 
 
-def _short(value: Any, most: int = 60) -> str:
+def _short(value: object) -> str:
     """How an error shows what was found, in one short line."""
     if isinstance(value, int) and not isinstance(value, bool) and value.bit_length() > 200:
         return f"an integer of {value.bit_length()} bits"
     text = " ".join(repr(value).split())
-    return text if len(text) <= most else f"{text[: most - 3]}..."
+    return text if len(text) <= 60 else f"{text[:57]}..."
 
 
 def is_ours(error: BaseException) -> bool:
@@ -306,6 +381,14 @@ def is_ours(error: BaseException) -> bool:
         trace = trace.tb_next
     name = "" if trace is None else str(trace.tb_frame.f_globals.get("__name__"))
     return name.startswith("gradveil.")
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Whether an error says that memory ran out; on a CPU torch raises a plain RuntimeError."""
+    if isinstance(error, (MemoryError, torch.OutOfMemoryError)):
+        return True
+    text = "out of memory|(can't|cannot) allocate memory|not enough memory"
+    return isinstance(error, RuntimeError) and re.search(text, str(error), re.I) is not None
 
 
 def first_line(error: BaseException) -> str:

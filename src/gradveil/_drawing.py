@@ -4,8 +4,8 @@ import io
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ._extras import require
 from ._files import write_atomically
+from ._imports import require
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -46,11 +46,6 @@ def save_figure(figure: "Figure", path: Path, dpi: int = 110, *, tight: bool = F
     it to what is drawn.
     """
     content, kind = io.BytesIO(), "pdf" if path.suffix == ".pdf" else "png"
-    figure.savefig(
-        content,
-        format=kind,
-        dpi=dpi,
-        bbox_inches="tight" if tight else None,
-        metadata=_WITHOUT_ORIGIN[kind],
-    )
+    box = "tight" if tight else None
+    figure.savefig(content, format=kind, dpi=dpi, bbox_inches=box, metadata=_WITHOUT_ORIGIN[kind])
     write_atomically(path, content.getvalue())

@@ -5,7 +5,6 @@ import os
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
-from typing import IO
 
 try:
     import fcntl
@@ -37,18 +36,6 @@ def write_atomically(path: Path, content: str | bytes) -> None:
         raise
 
 
-def _lock(file: IO[bytes]) -> bool:
-    """Lock an open file until it is closed; False if another holds it."""
-    try:
-        if fcntl is None:
-            msvcrt.locking(file.fileno(), msvcrt.LK_NBLCK, 1)  # type: ignore[attr-defined]
-        else:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except (BlockingIOError, PermissionError):  # the second is how Windows says it
-        return False
-    return True
-
-
 @contextlib.contextmanager
 def alone_in(folder: Path) -> Iterator[None]:
     """Keep others that ask for the same out of a folder; the file ``.lock`` stays there, empty.
@@ -57,9 +44,14 @@ def alone_in(folder: Path) -> Iterator[None]:
         BlockingIOError: If another holds the folder. It does not wait.
     """
     with (folder / ".lock").open("ab") as file:
-        if not _lock(file):
+        try:
+            if fcntl is None:
+                msvcrt.locking(file.fileno(), msvcrt.LK_NBLCK, 1)  # type: ignore[attr-defined]
+            else:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except (BlockingIOError, PermissionError):  # the second is how Windows says it
             raise BlockingIOError(
                 f"Folder `{folder}` should be used by one run at a time. Found another at work in"
                 " it. Wait for it to end, or choose another folder."
-            )
+            ) from None
         yield

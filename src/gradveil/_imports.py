@@ -1,4 +1,4 @@
-"""Imports of objects by path, `package.module:name`, refused unless the user allows them.
+"""Packages that only some uses need; and imports of objects by path, `package.module:name`.
 
 Importing a module runs its code, and so does calling what is in it. Text that comes from elsewhere
 (a run's configuration, a message, a file) must therefore never get here with `allow_imports`.
@@ -10,6 +10,7 @@ import sys
 import types
 from collections.abc import Callable, Collection
 from importlib import import_module
+from importlib.util import find_spec
 from typing import Any, get_type_hints
 
 from ._checks import WrongValue, first_line
@@ -19,6 +20,30 @@ AllowImports = bool | Collection[str]
 
 _NOT_FACTORIES = {*sys.stdlib_module_names, "torch", "numpy"}
 """Packages whose functions build nothing of a user's, but start programs and write files."""
+
+
+def require(use: str, requirement: str, *modules: str) -> None:
+    """Raise a `ModuleNotFoundError` that says what to install, if a module is missing.
+
+    Args:
+        use: What needs the modules, as it reads in "Install what ... needs".
+        requirement: What to give to `pip install`, such as "gradveil[audit]".
+        modules: Top-level modules, by the names under which they are imported.
+    """
+    for module in modules:
+        if not _is_installed(module):
+            install = f'Install what {use} needs: pip install "{requirement}"'
+            raise ModuleNotFoundError(f"Found no module `{module}`. {install}", name=module)
+
+
+def _is_installed(module: str) -> bool:
+    if module in sys.modules:
+        return sys.modules[module] is not None
+    try:
+        spec = find_spec(module)
+    except ImportError:  # something forbids to import it
+        return False
+    return spec is not None and spec.origin is not None  # not just a folder of that name
 
 
 def imported(
@@ -37,7 +62,15 @@ def imported(
         allow_imports: Whether imports are allowed, or which.
         fits, wanted: Whether what was found is of the kind that is wanted, and that kind in words.
     """
-    _check_allowed(path, what, allow_imports)
+    if isinstance(allow_imports, str):  # in which every part of the text would be found
+        allow_imports = [allow_imports]
+    if allow_imports is not True and (allow_imports is False or path not in allow_imports):
+        advice = (
+            "If the text is your own, pass `allow_imports=True`, or the paths that you allow; the"
+            " command line does. Nothing was imported."
+        )
+        shown = f"the import path {path!r}, which would run code"
+        raise WrongValue(f"A {what}", "be a registered name", shown, advice)
     own = f"A {what} of your own"
     module, _, attributes = path.partition(":")
     try:
@@ -63,7 +96,13 @@ def makes(result: type) -> Callable[[Any], bool]:
     def fits(factory: Any) -> bool:
         if isinstance(factory, type):
             return issubclass(factory, result)
-        return callable(factory) and is_of_a_user(factory) and _may_return(factory, result)
+        if not callable(factory) or not is_of_a_user(factory):
+            return False
+        try:
+            stated = get_type_hints(factory).get("return", result)
+        except Exception:  # a hint that cannot be read says nothing
+            return True
+        return not isinstance(stated, type) or issubclass(stated, result) or stated is object
 
     return fits
 
@@ -90,19 +129,6 @@ def takes(kind: type, count: int) -> bool:
     return True
 
 
-def _check_allowed(path: str, what: str, allow_imports: AllowImports) -> None:
-    if isinstance(allow_imports, str):  # in which every part of the text would be found
-        allow_imports = [allow_imports]
-    if allow_imports is True or (allow_imports is not False and path in allow_imports):
-        return
-    advice = (
-        "If the text is your own, pass `allow_imports=True`, or the paths that you allow; the"
-        " command line does. Nothing was imported."
-    )
-    found = f"the import path {path!r}, which would run code"
-    raise WrongValue(f"A {what}", "be a registered name", found, advice)
-
-
 def is_of_a_user(found: Any) -> bool:
     """Whether it is a Python function that the standard library and torch do not define."""
     while isinstance(found, functools.partial):
@@ -114,11 +140,3 @@ def is_of_a_user(found: Any) -> bool:
         function = inspect.getattr_static(type(function), "__call__", None)
     is_python = isinstance(function, types.FunctionType)
     return is_python and str(function.__module__).partition(".")[0] not in _NOT_FACTORIES
-
-
-def _may_return(factory: Any, result: type) -> bool:
-    try:
-        stated = get_type_hints(factory).get("return", result)
-    except Exception:  # a hint that cannot be read says nothing
-        return True
-    return not isinstance(stated, type) or issubclass(stated, result) or stated is object

@@ -47,8 +47,8 @@ import torch
 from torch import Tensor
 
 from ._checks import WrongType, WrongValue, check_choice, check_count
-from ._extras import require
 from ._files import write_atomically
+from ._imports import require
 
 Settings = Mapping[str, Any]
 """What a cell depends on: JSON (numbers, words, lists, dicts), with a seed if it draws."""

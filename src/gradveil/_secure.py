@@ -16,11 +16,11 @@ from torch import Tensor
 
 from gradveil._checks import (
     WrongValue,
+    check_count,
     check_finite,
-    check_not_negative_count,
     check_tensor,
 )
-from gradveil._extras import require
+from gradveil._imports import require
 
 _WORDS, _START = 624, 24
 """Of the Mersenne Twister in `torch.Generator.get_state()`: 32 bits each, stored in 64."""
@@ -245,7 +245,7 @@ def discrete_normal(count: int, bits: int, generator: torch.Generator) -> Tensor
     >>> discrete_normal(4, bits=8, generator=torch.Generator().manual_seed(0)).shape
     torch.Size([4])
     """
-    check_not_negative_count(count, "count")
+    check_count(count, "count", least=0)
     check_bits(bits)
     drawn = np.empty(count, dtype=np.int64)
     done = 0

@@ -8,7 +8,7 @@ from torch.func import grad, jvp
 from torch.nn import functional as F
 
 from gradveil import GradientMessage, LocalUpdateMessage, measure
-from gradveil._typing import Tensors
+from gradveil._tensors import Tensors
 from tests.messages.compare import (
     assert_same,
     assert_same_bytes,

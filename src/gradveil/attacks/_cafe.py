@@ -9,11 +9,9 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call, grad
 
-from gradveil._batches import check_examples, check_shape
-from gradveil._checks import WrongValue, check_count, check_kind
+from gradveil._checks import WrongValue, check_count, check_examples, check_kind, check_shape
 from gradveil._random import generator_or_fresh, normal_like
-from gradveil._tensors import relative_misfit
-from gradveil._typing import Tensors
+from gradveil._tensors import Tensors, relative_misfit
 from gradveil.defenses import Defense
 from gradveil.messages import LossFunction
 

@@ -7,8 +7,7 @@ import torch
 from torch import Tensor
 
 from gradveil._checks import WrongType
-from gradveil._tensors import flatten
-from gradveil._typing import Tensors
+from gradveil._tensors import Tensors, flatten
 from gradveil.defenses import OptimalPruning
 from gradveil.mechanisms import (
     AnyMechanism,

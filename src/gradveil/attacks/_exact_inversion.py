@@ -8,7 +8,7 @@ from torch.nn.functional import cosine_similarity
 
 from gradveil._checks import WrongValue
 from gradveil._random import generator_or_fresh, seed_from
-from gradveil._typing import Tensors
+from gradveil._tensors import Tensors
 from gradveil.messages import in_double
 
 from ._attack import FINISHED, INTERRUPTED, TIME_BUDGET, Progress, Reconstruction, Search

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from gradveil._random import normal_like
-from gradveil._typing import Tensors
+from gradveil._tensors import Tensors
 
 from ._model_layers import Call, noise_beside
 

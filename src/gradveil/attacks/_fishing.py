@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 import torch
 from torch import Tensor, nn
 
-from gradveil._checks import WrongValue, check_kind, check_not_negative_count, check_positive
+from gradveil._checks import WrongValue, check_count, check_kind, check_positive
 from gradveil._random import generator_or_fresh
 
 from ._attack import Reconstruction, Search
@@ -45,7 +45,7 @@ class Fishing(Search):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_not_negative_count(self.target, "target")
+        check_count(self.target, "target", least=0)
         check_kind(self.attack, "attack", InvertingGradients, "Use `InvertingGradients()`.")
         check_positive(self.amplify, "amplify")
 

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import grad
 
-from gradveil._typing import Tensors
+from gradveil._tensors import Tensors
 from gradveil.messages import FunctionalLoss
 
 from ._model_layers import (

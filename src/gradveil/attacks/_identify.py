@@ -9,10 +9,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from gradveil._batches import check_labels, check_pair, check_targets
-from gradveil._checks import WrongValue, check_inputs
+from gradveil._checks import WrongValue, check_inputs, check_labels, check_pair, check_targets
 from gradveil._random import generator_or_fresh
-from gradveil._typing import Tensors
+from gradveil._tensors import Tensors
 from gradveil.defenses import Defended
 from gradveil.messages import gradient_of, values_of
 

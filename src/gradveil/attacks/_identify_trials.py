@@ -10,8 +10,16 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from gradveil._batches import check_classes, check_examples, check_pair, task_of
-from gradveil._checks import WrongValue, check_count, check_flag, check_kind
+from gradveil._checks import (
+    WrongValue,
+    check_classes,
+    check_count,
+    check_examples,
+    check_flag,
+    check_kind,
+    check_pair,
+    task_of,
+)
 from gradveil._random import generator_or_fresh, named_stream
 from gradveil.defenses import Defense
 from gradveil.messages import LocalSteps, LossFunction, gradient_of

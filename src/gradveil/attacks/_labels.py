@@ -10,7 +10,7 @@ from torch.func import grad
 
 from gradveil._checks import WrongValue
 from gradveil._random import generator_or_fresh
-from gradveil._typing import Tensors
+from gradveil._tensors import Tensors
 from gradveil.messages import trainable_parameters
 
 from ._model_layers import Call, last_layer, linear_calls, random_inputs

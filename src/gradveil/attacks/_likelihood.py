@@ -12,8 +12,7 @@ from torch import Tensor
 from torch.distributions import Normal, StudentT
 
 from gradveil._checks import WrongType, check_structure, check_values
-from gradveil._tensors import flatten
-from gradveil._typing import Level, Tensors
+from gradveil._tensors import Level, Tensors, flatten
 from gradveil.mechanisms import (
     LaplaceMechanism,
     Mechanism,

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from gradveil._random import normal_like
-from gradveil._typing import Tensors
+from gradveil._tensors import Tensors
 from gradveil.messages import LocalSteps
 
 from ._head import CLEAR, ROUGH, Head, head_of

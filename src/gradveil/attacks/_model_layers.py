@@ -13,8 +13,7 @@ from torch.nn.functional import conv2d, leaky_relu, max_pool2d
 
 from gradveil._checks import WrongValue
 from gradveil._random import normal_like
-from gradveil._solve import conjugate_gradients
-from gradveil._typing import Tensors
+from gradveil._tensors import Tensors, conjugate_gradients
 from gradveil.messages import FunctionalLoss, TokenGradient, random_ids
 
 from ._descent import clamp

@@ -7,31 +7,29 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from gradveil._batches import (
+from gradveil._checks import (
     TASKS,
     Task,
+    WrongValue,
+    check_callable,
+    check_choice,
     check_classes,
+    check_count,
     check_examples,
+    check_finite,
+    check_flag,
+    check_kind,
     check_labels,
     check_pair,
     check_range,
     check_shape,
+    check_structure,
     check_targets,
+    check_values,
     task_of,
 )
-from gradveil._checks import (
-    WrongValue,
-    check_callable,
-    check_choice,
-    check_count,
-    check_finite,
-    check_flag,
-    check_kind,
-    check_structure,
-    check_values,
-)
 from gradveil._random import generator_or_fresh
-from gradveil._typing import Tensors
+from gradveil._tensors import Tensors
 from gradveil.data import TableLayout
 from gradveil.defenses import Defense
 from gradveil.mechanisms import AnyMechanism, check_mechanism

@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.func import jacfwd, jvp, vjp, vmap
 
 from gradveil._checks import check_count, check_kind, check_positive
-from gradveil._solve import conjugate_gradients
+from gradveil._tensors import conjugate_gradients
 
 from ._attack import FINISHED, INTERRUPTED, TIME_BUDGET
 from ._descent import Point, Watch, clamp, message_of

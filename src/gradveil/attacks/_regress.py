@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from gradveil._random import normal_like
-from gradveil._typing import Tensors
+from gradveil._tensors import Tensors
 
 from ._attack import FINISHED, TIME_BUDGET, Reconstruction
 from ._descent import Watch

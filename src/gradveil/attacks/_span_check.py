@@ -11,8 +11,7 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
 from gradveil._random import generator_or_fresh
-from gradveil._tensors import flatten
-from gradveil._typing import Tensors
+from gradveil._tensors import Tensors, flatten
 from gradveil.messages import TokenGradient
 
 from ._attack import FINISHED, TIME_BUDGET, Reconstruction, Search

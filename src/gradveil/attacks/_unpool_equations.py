@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import conv_transpose2d, fold, one_hot, pad, unfold
 
-from gradveil._solve import conjugate_gradients
+from gradveil._tensors import conjugate_gradients
 
 from ._descent import Watch
 from ._model_layers import Stage

@@ -15,7 +15,7 @@ from gradveil._checks import (
     check_not_negative,
     check_optional_callable,
 )
-from gradveil._extras import require
+from gradveil._imports import require
 from gradveil._random import numbered_stream
 from gradveil._runner import Runner
 from gradveil.catalog import Spec, build_defense

@@ -11,7 +11,6 @@ from gradveil._checks import (
     WrongValue,
     check_count,
     check_kind,
-    check_not_negative_count,
     check_seed,
 )
 from gradveil.attacks import (
@@ -257,7 +256,7 @@ class Settings:
             check_kind(goal, "goals", Goal, "Use for example 'psnr<=15'.")
         check_count(self.strengths, "strengths")
         check_count(self.seeds, "seeds")
-        check_not_negative_count(self.training_seeds, "training_seeds")
+        check_count(self.training_seeds, "training_seeds", least=0)
         check_seed(self.seed)
         if self.steps is not None:
             check_count(self.steps, "steps")

@@ -5,8 +5,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor, nn
 
-from gradveil._batches import check_examples, check_pair
-from gradveil._checks import WrongValue, check_kind
+from gradveil._checks import WrongValue, check_examples, check_kind, check_pair
 from gradveil._random import numbered_stream
 from gradveil.data import (
     IDENTITY,

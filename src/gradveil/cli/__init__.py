@@ -4,7 +4,7 @@ import json
 import sys
 from typing import Any
 
-from gradveil._extras import require
+from gradveil._imports import require
 
 __all__ = ["app", "main"]
 

@@ -11,7 +11,7 @@ from rich.markup import escape
 
 from gradveil import audit
 from gradveil._checks import check_count
-from gradveil._extras import require
+from gradveil._imports import require
 from gradveil._runner import processors
 from gradveil.attacks import ThreatModel
 from gradveil.audit import AuditResult, Federation, Goal, Releases, Settings

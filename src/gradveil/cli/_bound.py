@@ -12,8 +12,8 @@ from rich.markup import escape
 from rich.table import Table
 
 from gradveil._checks import WrongValue, check_count
-from gradveil._extras import require
 from gradveil._files import write_atomically
+from gradveil._imports import require
 from gradveil.attacks import IdentificationReport
 from gradveil.audit import (
     BoundPoint,

@@ -12,7 +12,7 @@ from rich.table import Table
 
 from gradveil import federated
 from gradveil._checks import WrongValue, check_count, check_positive
-from gradveil._extras import require
+from gradveil._imports import require
 from gradveil.audit.report import check_folder
 from gradveil.federated import (
     SEEDED,

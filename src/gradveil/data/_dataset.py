@@ -10,15 +10,20 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from gradveil._batches import (
+from gradveil._checks import (
+    WHOLE,
     Task,
+    WrongValue,
+    check_choice,
     check_classes,
+    check_kind,
     check_labels,
     check_pair,
     check_targets,
+    check_tensor,
+    device_of,
     task_of,
 )
-from gradveil._checks import WHOLE, WrongValue, check_choice, check_kind, check_tensor, device_of
 
 from ._table_layout import TableLayout
 

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from gradveil._checks import WrongValue, check_count, check_kind, first_line, suggestion
-from gradveil._extras import require
+from gradveil._imports import require
 
 from ._dataset import (
     CIFAR10,

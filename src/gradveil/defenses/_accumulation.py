@@ -10,8 +10,7 @@ from torch import Tensor, nn
 
 from gradveil._checks import WrongValue, check_choice, check_finite, check_structure
 from gradveil._random import advance, generator_or_fresh, seed_from
-from gradveil._tensors import add_to_grad
-from gradveil._typing import Tensors
+from gradveil._tensors import Tensors, add_to_grad
 from gradveil.messages import GradientMessage, LossFunction, check_match, gradient_of
 from gradveil.sensitivity import Moments
 

@@ -16,8 +16,7 @@ from gradveil._checks import (
     check_values,
 )
 from gradveil._random import advance, generator_or_fresh, seed_from
-from gradveil._tensors import add_to_grad
-from gradveil._typing import Tensors
+from gradveil._tensors import Tensors, add_to_grad
 from gradveil.mechanisms import AnyMechanism
 from gradveil.messages import (
     LossFunction,

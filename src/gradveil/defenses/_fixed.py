@@ -5,7 +5,7 @@ from dataclasses import KW_ONLY, dataclass
 import torch
 
 from gradveil._checks import check_at_most, check_count, check_not_negative, check_positive
-from gradveil._typing import Tensors
+from gradveil._tensors import Tensors
 from gradveil.mechanisms import (
     LaplaceMechanism,
     Mechanism,

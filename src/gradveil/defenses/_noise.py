@@ -19,8 +19,7 @@ from gradveil._checks import (
     check_positive,
     check_ratio,
 )
-from gradveil._tensors import flatten, total
-from gradveil._typing import Tensors
+from gradveil._tensors import Tensors, flatten, total
 from gradveil.mechanisms import Mechanism, constant_like
 from gradveil.sensitivity import Estimator, Moments, named
 from gradveil.shapes import Shape, Source

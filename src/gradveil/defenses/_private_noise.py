@@ -21,7 +21,7 @@ from gradveil._checks import (
 )
 from gradveil._random import seed_from
 from gradveil._secure import SecureGenerator, bits_for_grid
-from gradveil._typing import Tensors
+from gradveil._tensors import Tensors
 from gradveil.mechanisms import GridMechanism, Mechanism, constant_like
 from gradveil.messages import (
     ClippedMessage,

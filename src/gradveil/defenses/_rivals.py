@@ -23,8 +23,7 @@ from gradveil._checks import (
     check_structure,
 )
 from gradveil._random import bernoulli, generator_or_fresh
-from gradveil._tensors import flatten, unflatten
-from gradveil._typing import Tensors
+from gradveil._tensors import Tensors, flatten, unflatten
 from gradveil.mechanisms import Mechanism, constant_like
 from gradveil.messages import LossFunction, MappedMessage, Message, movable
 from gradveil.sensitivity import Moments, draw_probes

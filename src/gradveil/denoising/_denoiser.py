@@ -7,8 +7,13 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from gradveil._batches import check_labels
-from gradveil._checks import WrongValue, check_count, check_inputs, check_optional_callable
+from gradveil._checks import (
+    WrongValue,
+    check_count,
+    check_inputs,
+    check_labels,
+    check_optional_callable,
+)
 from gradveil._random import generator_or_fresh, normal_like
 
 from ._networks import network_for

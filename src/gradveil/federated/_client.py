@@ -15,13 +15,12 @@ from gradveil._checks import (
     check_finite,
     check_inputs,
     check_kind,
-    check_not_negative_count,
     check_seed,
     check_structure,
     check_tensor,
 )
 from gradveil._random import generator_or_fresh, named_stream
-from gradveil._typing import Tensors
+from gradveil._tensors import Tensors
 from gradveil.defenses import Defended, Defense, PrivateNoise
 from gradveil.messages import (
     LocalSteps,
@@ -207,7 +206,7 @@ class Client:
         guard: ModelGuard | None = None,
         least: int = 1,
     ) -> None:
-        check_not_negative_count(identifier, "identifier")
+        check_count(identifier, "identifier", least=0)
         check_kind(defense, "defense", Defense, "Use for example `NoDefense()`.")
         if seed is not None:
             check_seed(seed)

@@ -16,7 +16,6 @@ from gradveil._checks import (
     check_count,
     check_flag,
     check_kind,
-    check_not_negative_count,
     check_positive,
     check_seed,
     device_of,
@@ -165,7 +164,7 @@ class TrainingConfig(Federation):
                 check_count(getattr(self, name), name)
         for name in ("held_out", "held_out_start"):
             if getattr(self, name) is not None:
-                check_not_negative_count(getattr(self, name), name)
+                check_count(getattr(self, name), name, least=0)
         check_positive(self.alpha, "alpha")
         check_positive(self.local_lr, "local_lr")
         check_at_most(self.local_lr, "local_lr")

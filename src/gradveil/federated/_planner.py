@@ -9,13 +9,13 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from gradveil._batches import check_pair
 from gradveil._checks import (
     WrongValue,
     check_callable,
     check_count,
     check_inputs,
     check_kind,
+    check_pair,
     check_seed,
 )
 from gradveil._random import named_stream

@@ -8,13 +8,13 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from gradveil._batches import check_pair
 from gradveil._checks import (
     NonFiniteError,
     WrongValue,
     check_callable,
     check_count,
     check_kind,
+    check_pair,
     check_seed,
     check_tensor,
 )

@@ -14,7 +14,7 @@ from gradveil._checks import (
     check_kind,
     check_structure,
 )
-from gradveil._typing import Tensors
+from gradveil._tensors import Tensors
 from gradveil.messages import check_model, trainable_parameters
 
 from ._client import Reply

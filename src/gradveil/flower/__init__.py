@@ -16,7 +16,7 @@ and its server averages gradients and steps a torch optimizer::
 
 import os
 
-from gradveil._extras import require
+from gradveil._imports import require
 
 os.environ.setdefault("FLWR_TELEMETRY_ENABLED", "0")  # read when flwr is imported
 

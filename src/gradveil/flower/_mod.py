@@ -8,7 +8,7 @@ import torch
 from flwr.app import ConfigRecord, Context, Message, MetricRecord, RecordDict
 
 from gradveil._checks import WrongType, check_finite, check_structure
-from gradveil._typing import Tensors
+from gradveil._tensors import Tensors
 from gradveil.defenses import Defense, GradientNoise, LaplaceNoise, PrivateNoise
 
 from ._records import failure, model_arrays, record_of, tensors_of

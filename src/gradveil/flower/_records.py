@@ -7,7 +7,7 @@ from flwr.app import Array, ArrayRecord, Error, Message, MetricRecord, RecordDic
 from torch import Tensor
 
 from gradveil._checks import WrongValue, check_count, check_finite
-from gradveil._typing import Tensors
+from gradveil._tensors import Tensors
 from gradveil.federated import PackedShape, Reply
 from gradveil.shapes import Shape
 

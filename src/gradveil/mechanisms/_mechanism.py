@@ -21,7 +21,7 @@ from gradveil._checks import (
 )
 from gradveil._random import bernoulli, generator_or_fresh, normal_like, small_normals
 from gradveil._secure import GRID_BITS, release_on_grid
-from gradveil._typing import Level, Tensors
+from gradveil._tensors import Level, Tensors
 
 
 def check_mechanism(mechanism: object, name: str = "mechanism") -> None:

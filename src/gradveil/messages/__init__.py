@@ -3,36 +3,33 @@
 A message is anything callable of the shape ``inputs -> {parameter name: tensor}``.
 """
 
-from ._adapted_model import AdaptedModel, described_outputs
 from ._clipped import ClippedMessage, ClippedUpdate, Metric, example_gradients, in_a_fork
-from ._explain import (
-    ModelError,
-    check_finite_message,
-    check_loss,
-    explained,
-    outputs_of,
-)
 from ._functional import (
+    AdaptedModel,
     FunctionalLoss,
     LossFunction,
     check_match,
     check_model,
+    described_outputs,
     each_row,
-    is_transformed,
     trainable_parameters,
 )
-from ._gradient import GradientMessage
+from ._gradient import GradientMessage, LocalSteps, LocalUpdateMessage
 from ._layers import ConvUse, LayerUse, LinearUse, Recorder, ScaleUse, settled
-from ._local_update import LocalSteps, LocalUpdateMessage
 from ._mixing import couples_examples
 from ._protocol import (
     MappedMessage,
     Message,
+    ModelError,
     MovableMessage,
+    check_finite_message,
+    check_loss,
     check_message,
     check_separates,
+    explained,
     in_double,
     movable,
+    outputs_of,
     secluded,
     separates,
     size_in_bytes,

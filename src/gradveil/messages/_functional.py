@@ -1,7 +1,8 @@
-"""A user's module as a pure function of its parameters and inputs."""
+"""A user's module as a pure function of its parameters and inputs, one tensor to one tensor."""
 
 import os
 import threading
+from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from copy import copy, deepcopy
@@ -21,11 +22,12 @@ from gradveil._checks import (
     WrongValue,
     check_callable,
     check_inputs,
+    check_kind,
     check_seed,
     first_line,
+    is_out_of_memory,
 )
-from gradveil._memory import is_out_of_memory
-from gradveil._typing import Tensors
+from gradveil._tensors import Tensors
 
 LossFunction = Callable[[Any, Any], Tensor]
 
@@ -49,9 +51,7 @@ class FunctionalLoss:
         check_model(model)  # an unusable model is an error now, not at the first call
         check_callable(loss_fn, "loss_fn", "Use for example torch.nn.functional.cross_entropy.")
         check_seed(seed)
-        self.model = model
-        self.loss_fn = loss_fn
-        self.seed = seed
+        self.model, self.loss_fn, self.seed = model, loss_fn, seed
         self._moved: Tensors | None = None
         self._dtype: torch.dtype | None = None
 
@@ -234,23 +234,14 @@ def _copied(value: Any, name: str, kept: dict[int, Any]) -> Any:
 _LOCKS = (type(threading.Lock()), type(threading.RLock()))
 
 
-class _Plain(nn.Module):
-    """A compiled module without its compiler; names are those of `torch.compile`."""
-
-    def __init__(self, module: nn.Module) -> None:
-        super().__init__()
-        self._orig_mod = module
-        self.training = module.training
-
-    def forward(self, *args: Any, **kwargs: Any) -> Any:
-        """What the module itself returns."""
-        return self._orig_mod(*args, **kwargs)
-
-
 def _uncompiled(model: nn.Module) -> nn.Module:
-    """A module into which transforms can look."""
+    """A module without its compiler, so that transforms can look into it; under the same names."""
     compiled = getattr(model, "_orig_mod", None)
-    return _Plain(compiled) if isinstance(compiled, nn.Module) else model
+    if not isinstance(compiled, nn.Module):
+        return model
+    plain = nn.Sequential(OrderedDict(_orig_mod=compiled))
+    plain.training = compiled.training
+    return plain
 
 
 @contextmanager
@@ -354,7 +345,6 @@ def check_model(model: nn.Module) -> None:
                 " rescales the rows of the tokens it reads, and so tells which these are",
                 "Leave max_norm out, and limit the rows after the optimizer's step.",
             )
-    trains = False
     for name, weight in model.named_parameters():
         if isinstance(weight, nn.parameter.UninitializedParameter):
             advice = "Call the model on an example first."
@@ -367,8 +357,7 @@ def check_model(model: nn.Module) -> None:
                 f"{weight.dtype} on {weight.device} for `{name}`",
                 "Convert it with `model.float()`; under autocast weights stay float32.",
             )
-        trains = trains or weight.requires_grad
-    if not trains:
+    if not leaves(model):
         expected = "have at least one parameter with `requires_grad=True`"
         raise WrongValue("model", expected, "none", "Unfreeze a layer, or add one.")
 
@@ -418,3 +407,69 @@ def _plain_attention() -> Iterator[None]:
             yield
     finally:
         torch.backends.mha.set_fastpath_enabled(fused)
+
+
+class AdaptedModel(nn.Module):
+    """A model of which one output is used, or which takes its inputs by name.
+
+    For models that return a dict, a tuple or a `ModelOutput` of transformers, and for those that
+    take embeddings as `inputs_embeds`. Weights are shared with the model, and named `model.*`.
+
+    Args:
+        model: The model; it is not modified.
+        output: The key, the name or the number of the output; `None`: it returns one tensor.
+        input: The name of the argument that takes the inputs; `None`: the first one.
+
+    >>> class Two(nn.Linear):
+    ...     def forward(self, inputs):
+    ...         return {"logits": super().forward(inputs), "inputs": inputs}
+    >>> AdaptedModel(Two(3, 2), output="logits")(torch.ones(4, 3)).shape
+    torch.Size([4, 2])
+    """
+
+    def __init__(
+        self, model: nn.Module, output: str | int | None = None, input: str | None = None
+    ) -> None:
+        super().__init__()
+        check_kind(model, "model", nn.Module)
+        if output is not None:
+            check_kind(output, "output", (str, int), "Use for example 'logits', or 0.")
+        if input is not None:
+            check_kind(input, "input", str, "Use for example 'inputs_embeds'.")
+        self.model, self.output, self.input = model, output, input
+
+    def forward(self, inputs: Tensor) -> Any:
+        """The chosen output."""
+        outputs = self.model(inputs) if self.input is None else self.model(**{self.input: inputs})
+        return outputs if self.output is None else _chosen(outputs, self.output)
+
+
+def described_outputs(outputs: Any) -> str:
+    """What a model returned, with the keys under which its parts are found."""
+    if isinstance(outputs, Tensor):
+        return f"one tensor of shape {tuple(outputs.shape)}"
+    parts = [f"{key!r} {_shape(part)}" for key, part in _parts(outputs).items()]
+    return f"{type(outputs).__name__}{' with ' if parts else ''}{', '.join(parts)}"
+
+
+def _chosen(outputs: Any, key: str | int) -> Any:
+    parts = _parts(outputs)
+    values = list(parts.values())
+    if key in parts:
+        return parts[key]
+    if isinstance(key, str) and key in getattr(outputs, "_fields", ()):  # a NamedTuple
+        return getattr(outputs, key)
+    if isinstance(key, int) and not isinstance(key, bool) and -len(values) <= key < len(values):
+        return values[key]
+    found = f"{key!r}, and that it returns {described_outputs(outputs)}"
+    raise WrongValue("output", "name an output of the model", found)
+
+
+def _parts(outputs: Any) -> dict[Any, Any]:
+    if isinstance(outputs, Mapping):
+        return dict(outputs)
+    return dict(enumerate(outputs)) if isinstance(outputs, (tuple, list)) else {}
+
+
+def _shape(part: Any) -> str:
+    return str(tuple(part.shape)) if isinstance(part, Tensor) else f"({type(part).__name__})"

@@ -1,8 +1,9 @@
-"""FedSGD's message: the gradient of the loss on the client's batch."""
+"""FedSGD's message, the gradient, and FedAvg's, the weight change after local steps."""
 
 import math
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Iterator
 from copy import copy
+from dataclasses import asdict, dataclass
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -10,10 +11,17 @@ import torch
 from torch import Tensor, nn
 from torch.func import grad, vjp
 
-from gradveil._checks import WrongValue, check_flag
-from gradveil._typing import Tensors
+from gradveil._checks import (
+    WrongType,
+    WrongValue,
+    check_at_most,
+    check_count,
+    check_flag,
+    check_not_negative,
+    check_positive,
+)
+from gradveil._tensors import Tensors
 
-from ._explain import explained
 from ._functional import (
     FunctionalLoss,
     LossFunction,
@@ -24,12 +32,8 @@ from ._functional import (
     unwritten,
 )
 from ._layers import tensors_in
-from ._mixing import (
-    couples_examples,
-    is_sum_over_examples,
-    loss_reduction,
-    rows_are_independent,
-)
+from ._mixing import couples_examples, is_sum_over_examples, loss_reduction, rows_are_independent
+from ._protocol import explained
 
 _INDEPENDENT: WeakKeyDictionary[nn.Module, set[Any]] = WeakKeyDictionary()
 """For which shapes and modes a model was found to treat examples one by one."""
@@ -91,12 +95,11 @@ class GradientMessage:
         numbers or does not return one row for each example is not cut.
         """
         check_match(inputs, self.targets, tokens=self.takes_tokens)
-        outputs = None
+        outputs, drew = None, False
         if size < len(inputs) and not couples_examples(self.loss.model):
             with torch.no_grad():
                 outputs, drew = self.loss.outputs_and_draws(self.parameters, inputs)
-            outputs = None if drew else outputs
-        if not isinstance(outputs, Tensor) or outputs.shape[:1] != inputs.shape[:1]:
+        if drew or not isinstance(outputs, Tensor) or outputs.shape[:1] != inputs.shape[:1]:
             yield self, inputs
             return
         size = math.ceil(len(inputs) / math.ceil(len(inputs) / size))  # parts of nearly one size
@@ -164,13 +167,12 @@ class GradientMessage:
     def values(self, inputs: Tensor) -> Tensors:
         """The same numbers for a client that only sends them."""
         check_match(inputs, self.targets, tokens=self.takes_tokens)
-        values = None
         if self.loss.is_plain and not is_transformed(inputs):
             with explained(self, inputs), unwritten(self.loss.model), torch.enable_grad():
                 loss = self.loss.of_model(inputs.detach(), self.targets)
                 values = derivative(loss, leaves(self.loss.model))
-        if values is not None:
-            return values
+            if values is not None:
+                return values
         with torch.no_grad():
             return self(inputs.detach())
 
@@ -189,15 +191,11 @@ class GradientMessage:
         delta: Tensor = grad(self.loss.loss_of_outputs)(outputs, self.targets)
         return delta
 
-    def example_gradient(
-        self, example: Tensor, output_gradient: Tensor, names: Collection[str] | None = None
-    ) -> Tensors:
-        """g_b = (∂ outputs_b / ∂Θ)ᵀ δ_b, what one example adds to the message; or parts of it."""
-        parameters = self.parameters
-        wanted = {n: p for n, p in parameters.items() if names is None or n in names}
+    def example_gradient(self, example: Tensor, output_gradient: Tensor) -> Tensors:
+        """g_b = (∂ outputs_b / ∂Θ)ᵀ δ_b, what one example adds to the message."""
 
-        def outputs_of(moved: Tensors) -> Tensor:
-            outputs, drew = self.loss.outputs_and_draws({**parameters, **moved}, example[None])
+        def outputs_of(parameters: Tensors) -> Tensor:
+            outputs, drew = self.loss.outputs_and_draws(parameters, example[None])
             if drew:
                 raise WrongValue(
                     "model",
@@ -208,6 +206,125 @@ class GradientMessage:
             alone: Tensor = outputs
             return alone
 
-        pull_back = vjp(outputs_of, wanted)[1]
+        pull_back = vjp(outputs_of, self.parameters)[1]
         gradients: Tensors = pull_back(output_gradient.unsqueeze(0))[0]
         return gradients
+
+
+@dataclass(frozen=True)
+class LocalSteps:
+    """FedAvg's local training, public in every federation: what `LocalUpdateMessage` takes.
+
+    >>> LocalSteps(lr=0.1, steps=5).batch_size is None
+    True
+    """
+
+    lr: float
+    steps: int
+    batch_size: int | None = None
+    """Examples in a local mini-batch; the client's whole batch if `None`."""
+    momentum: float = 0.0
+
+    def __post_init__(self) -> None:
+        check_positive(self.lr, "lr")
+        check_at_most(self.lr, "lr")
+        check_count(self.steps, "steps")
+        if self.batch_size is not None:
+            check_count(self.batch_size, "batch_size")
+        check_not_negative(self.momentum, "momentum")
+        if self.momentum >= 1:
+            raise WrongValue("momentum", "be in [0, 1)", str(self.momentum), assigned=True)
+
+    def message(
+        self, model: nn.Module, loss_fn: LossFunction, targets: Tensor, *, seed: int = 0
+    ) -> "LocalUpdateMessage":
+        """The weight change that these steps make; `seed` as in `LocalUpdateMessage`."""
+        return LocalUpdateMessage(model, loss_fn, targets, **asdict(self), seed=seed)
+
+
+class LocalUpdateMessage:
+    """Θ_T - Θ_0 after T steps of local SGD, as a differentiable function of the inputs.
+
+    Step t takes mini-batch t of the batch, in order and again from the start after the last, and
+    v ← momentum · v + ∇L, Θ ← Θ - lr · v, as `torch.optim.SGD` does. Every step sees parameters
+    that earlier examples have moved, so examples do not enter as a sum.
+
+    Args:
+        model: Any module; never modified.
+        loss_fn: Maps (outputs, targets) to one number.
+        targets: A tensor with the label of each example.
+        lr, steps, batch_size, momentum: As in `LocalSteps`.
+        seed: For layers that draw random numbers (dropout in training mode): the same ones in
+            every step.
+
+    >>> message = LocalUpdateMessage(
+    ...     nn.Linear(3, 2), nn.functional.cross_entropy, torch.tensor([0, 1]), lr=0.1, steps=2)
+    >>> sorted(message(torch.ones(2, 3)))
+    ['bias', 'weight']
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        loss_fn: LossFunction,
+        targets: Tensor,
+        *,
+        lr: float,
+        steps: int,
+        batch_size: int | None = None,
+        momentum: float = 0.0,
+        seed: int = 0,
+    ) -> None:
+        LocalSteps(lr, steps, batch_size, momentum)  # checks them
+        if not isinstance(targets, Tensor):
+            found, advice = type(targets).__name__, "Convert it with torch.as_tensor."
+            raise WrongType("targets", "be a torch.Tensor, to cut into mini-batches", found, advice)
+        self.loss = FunctionalLoss(model, loss_fn, seed)
+        self.targets = targets
+        self.lr, self.steps, self.batch_size, self.momentum = lr, steps, batch_size, momentum
+
+    @property
+    def parameters(self) -> Tensors:
+        """The trainable parameters before the local steps."""
+        return self.loss.parameters
+
+    def __call__(self, inputs: Tensor) -> Tensors:
+        """The weight change, by parameter name; differentiable with respect to the inputs."""
+        return self.after_steps(inputs, lambda gradient, batch: gradient(batch))
+
+    def after_steps(
+        self, inputs: Tensor, step_gradient: Callable[[GradientMessage, Tensor], Tensors]
+    ) -> Tensors:
+        """The weight change, each step's gradient found from its message and mini-batch."""
+        batches, start = self.batches(inputs), self.parameters
+        now, velocity = start, {name: torch.zeros_like(p) for name, p in start.items()}
+        for step in range(self.steps):
+            batch, targets = batches[step % len(batches)]
+            gradient = step_gradient(self.gradient_at(now, targets), batch)
+            now, velocity = self.advance(now, velocity, gradient)
+        return {name: now[name] - start[name] for name in start}
+
+    def gradient_at(self, parameters: Tensors, targets: Any) -> GradientMessage:
+        """The gradient that a step at these parameters takes."""
+        message = GradientMessage(self.loss.model, self.loss.loss_fn, targets)
+        message.loss = self.loss.at(parameters)
+        return message
+
+    def of(self, targets: Tensor) -> "LocalUpdateMessage":
+        """The message of other examples, with these targets."""
+        other = copy(self)
+        other.targets = targets
+        return other
+
+    def advance(
+        self, now: Tensors, velocity: Tensors, gradient: Tensors
+    ) -> tuple[Tensors, Tensors]:
+        """Parameters and velocity after one step of SGD."""
+        velocity = {name: self.momentum * velocity[name] + gradient[name] for name in now}
+        return {name: now[name] - self.lr * velocity[name] for name in now}, velocity
+
+    def batches(self, inputs: Tensor) -> list[tuple[Tensor, Any]]:
+        """The mini-batches that the steps take in turn."""
+        check_match(inputs, self.targets)
+        size = self.batch_size or len(inputs)
+        return list(zip(inputs.split(size), self.targets.split(size), strict=True))

@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
-from gradveil._typing import Tensors
+from gradveil._tensors import Tensors
 
 Geometry = tuple[Any, ...]
 
@@ -61,10 +61,9 @@ class _Transpose(torch.autograd.Function):
 def _conv_backward(y: Tensor, x: Tensor, weight: Tensor, geometry: Geometry, which: int) -> Tensor:
     """The gradient of a convolution with respect to its input (0) or its weight (1)."""
     wanted = [which == 0, which == 1, False]
-    found: Tensor = torch.ops.aten.convolution_backward(y, x, weight, None, *geometry, wanted)[
-        which
-    ]
-    return found
+    found: list[Tensor]
+    found = torch.ops.aten.convolution_backward(y, x, weight, None, *geometry, wanted)
+    return found[which]
 
 
 @dataclass(eq=False)
@@ -237,10 +236,9 @@ class Recorder(TorchFunctionMode):
         examples: int | None = None,
     ) -> None:
         super().__init__()
-        self.copies, self._examples = copies, examples
+        self.copies, self._examples, self._opaque = copies, examples, opaque
         self._versions: list[tuple[int, int]] = []
         self._names = {id(parameter): name for name, parameter in parameters.items()}
-        self._opaque = opaque
         self.uses: list[LayerUse] = []
         self.others: set[str] = set()
 
@@ -270,13 +268,10 @@ class Recorder(TorchFunctionMode):
         self.others |= touched
         return func(*args, **kwargs)
 
-    def _name(self, parameter: Tensor | None) -> str | None:
-        return None if parameter is None else self._names.get(id(parameter))
-
     def _is_made(self, rest: tuple[Any, ...], named: dict[str, Any]) -> bool:
         """Whether a layer has a weight or bias that is computed, and so is no constant."""
         others = tensors_in(rest, {name: one for name, one in named.items() if name != "input"})
-        return any(one.requires_grad and self._name(one) is None for one in others)
+        return any(one.requires_grad and self._names.get(id(one)) is None for one in others)
 
     def _enters(self, input: Tensor) -> bool:
         """Whether a layer with this input has a place in the graph."""
@@ -306,14 +301,15 @@ class Recorder(TorchFunctionMode):
         return self._versions != [(use.a._version, use.h._version) for use in self.uses]
 
     def _linear(self, input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor | None:
-        name = self._name(weight)
+        name = self._names.get(id(weight))
         if name is None or not self._enters(input) or input.dim() < 2:
             return None
         h = F.linear(input, weight.detach(), _constant(bias))
         before = [use.shape[0] for use in self.uses if isinstance(use, ConvUse)][-1:]
         flattened = before and input.dim() == 2 and input.shape[1] % before[0] == 0
         channels = before[0] if flattened else None
-        return self._add(LinearUse(name, self._name(bias), weight.shape, input, h, channels))
+        use = LinearUse(name, self._names.get(id(bias)), weight.shape, input, h, channels)
+        return self._add(use)
 
     def _conv(
         self,
@@ -325,7 +321,7 @@ class Recorder(TorchFunctionMode):
         dilation: Any = 1,
         groups: int = 1,
     ) -> Tensor | None:
-        name, n = self._name(weight), weight.dim() - 2
+        name, n = self._names.get(id(weight)), weight.dim() - 2
         known = not isinstance(padding, str) and input.dim() == n + 2
         alone = len(input) == (self._examples or 1)  # else several images for each example
         if name is None or not known or not alone or not self._enters(input):
@@ -333,7 +329,7 @@ class Recorder(TorchFunctionMode):
         spacing = [[s] * n if isinstance(s, int) else list(s) for s in (stride, padding, dilation)]
         geometry = (*spacing, False, [0] * n, groups)
         h = self._convolved(input, weight.detach(), _constant(bias), geometry)
-        return self._add(ConvUse(name, self._name(bias), weight.shape, input, h, geometry))
+        return self._add(ConvUse(name, self._names.get(id(bias)), weight.shape, input, h, geometry))
 
     def _embedding(
         self,
@@ -345,7 +341,7 @@ class Recorder(TorchFunctionMode):
         scale_grad_by_freq: bool = False,
         sparse: bool = False,
     ) -> Tensor | None:
-        name = self._name(weight)
+        name = self._names.get(id(weight))
         if name is None or not self._enters(input) or input.dim() == 0:
             return None
         if max_norm is not None or scale_grad_by_freq:
@@ -399,13 +395,13 @@ class Recorder(TorchFunctionMode):
     def _scale(
         self, normal: Tensor, weight: Tensor | None, bias: Tensor | None, axis: int
     ) -> Tensor | None:
-        name = self._name(weight)
+        name = self._names.get(id(weight))
         if weight is None or bias is None or name is None or not self._enters(normal):
             return None
         form = [1] * normal.dim()
         form[axis] = -1
         h = torch.addcmul(bias.detach().view(form), normal, weight.detach().view(form))
-        return self._add(ScaleUse(name, self._name(bias), weight.shape, normal, h, axis))
+        return self._add(ScaleUse(name, self._names.get(id(bias)), weight.shape, normal, h, axis))
 
 
 def tensors_in(*things: Any) -> list[Tensor]:

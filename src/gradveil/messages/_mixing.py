@@ -24,9 +24,8 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.dropout import _DropoutNd
 from torch.overrides import TorchFunctionMode
 
-from gradveil._checks import WrongValue
-from gradveil._memory import is_out_of_memory
-from gradveil._typing import Tensors
+from gradveil._checks import WrongValue, is_out_of_memory
+from gradveil._tensors import Tensors
 
 from ._functional import FunctionalLoss, derivative, each_row, leaves
 from ._layers import tensors_in

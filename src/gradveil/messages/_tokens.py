@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
 from gradveil._checks import WHOLE, WrongType, WrongValue
-from gradveil._typing import Tensors
+from gradveil._tensors import Tensors
 
 from ._functional import FunctionalLoss, call_with
 from ._gradient import GradientMessage
@@ -84,10 +84,7 @@ class EmbeddedLoss(FunctionalLoss):
         self._ids, self._lookups = ids, lookups
         self.found: list[Lookup] = []
 
-    @property
-    def is_plain(self) -> bool:
-        """Never: the module itself takes ids."""
-        return False
+    is_plain = False  # type: ignore[assignment]  # the module itself takes ids
 
     def _call(self, tensors: Tensors, inputs: Tensor) -> Any:
         ids = self._ids.contiguous().clone()
@@ -170,11 +167,7 @@ class TokenGradient(GradientMessage):
 
 
 def gradient_of(inputs: object) -> type[GradientMessage]:
-    """The kind of gradient that takes these inputs: `TokenGradient` for integers.
-
-    >>> gradient_of(torch.tensor([[1, 2]])).__name__
-    'TokenGradient'
-    """
+    """The kind of gradient that takes these inputs: `TokenGradient` for integers."""
     whole = isinstance(inputs, Tensor) and inputs.dtype in WHOLE
     return TokenGradient if whole else GradientMessage
 

@@ -8,8 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from gradveil._batches import Task, check_labels, task_of
-from gradveil._checks import WrongValue, check_choice, check_seed
+from gradveil._checks import Task, WrongValue, check_choice, check_labels, check_seed, task_of
 from gradveil._imports import AllowImports, imported, is_of_a_user
 from gradveil.catalog import MODELS, Spec
 from gradveil.messages import (

@@ -9,7 +9,6 @@ from gradveil._checks import (
     check_count,
     check_flag,
     check_not_negative,
-    check_not_negative_count,
     check_positive,
 )
 
@@ -92,7 +91,7 @@ class PrivacyAccount:
 
     def epsilon(self, more: int = 0) -> float:
         """ε(δ) of the steps so far, and of so many more."""
-        check_not_negative_count(more, "more")
+        check_count(more, "more", least=0)
         steps = self.steps + more
         epsilon_of = epsilon_on_grid if self.grid else epsilon_after
         return epsilon_of(
@@ -110,7 +109,7 @@ class PrivacyAccount:
         >>> PrivacyAccount(4.0, 1.0, 1e-5, budget=4.5).allowed(100)
         16
         """
-        check_not_negative_count(most, "most")
+        check_count(most, "most", least=0)
         low, high = 0, most
         while low < high:  # ε grows with the steps
             middle = (low + high + 1) // 2
@@ -148,5 +147,5 @@ class PrivacyAccount:
             wanted, others = "come from an account of the same releases", differing or ["steps"]
             advice = "Make the account as it was made."
             raise WrongValue("state", wanted, f"other values of {others}", advice)
-        check_not_negative_count(state["steps"], "steps")
+        check_count(state["steps"], "steps", least=0)
         self.steps = state["steps"]

@@ -11,11 +11,10 @@ from gradveil._checks import (
     check_choice,
     check_count,
     check_not_negative,
-    check_not_negative_count,
     check_number,
     check_positive,
 )
-from gradveil._extras import require
+from gradveil._imports import require
 from gradveil._random import bernoulli
 from gradveil._secure import COARSEST, FINEST, GRID_BITS
 
@@ -99,7 +98,7 @@ def poisson_sample(count: int, rate: float, generator: torch.Generator) -> Tenso
     >>> poisson_sample(4, 1.0, torch.Generator().manual_seed(0))
     tensor([0, 1, 2, 3])
     """
-    check_not_negative_count(count, "count")
+    check_count(count, "count", least=0)
     check_sample_rate(rate, "rate")
     chances = torch.full((count,), float(rate), dtype=torch.float64)
     return bernoulli(chances, generator).nonzero().flatten()
@@ -148,7 +147,7 @@ def epsilon_after(
     """
     check_not_negative(noise_multiplier, "noise_multiplier")
     check_sample_rate(sample_rate)
-    check_not_negative_count(steps, "steps")
+    check_count(steps, "steps", least=0)
     check_delta(delta)
     check_choice(neighbours, "neighbours", tuple(NEIGHBOURS))
     if steps == 0:

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gradveil._extras import require
+from gradveil._imports import require
 
 NEEDED = ("privacy accounting", "gradveil[privacy]", "scipy", "opacus")
 

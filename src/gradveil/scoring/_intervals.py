@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from gradveil._checks import WrongValue, all_finite, check_count, check_number
-from gradveil._extras import require
+from gradveil._imports import require
 from gradveil._random import generator_or_fresh
 
 Nested: TypeAlias = "Tensor | Sequence[Nested]"

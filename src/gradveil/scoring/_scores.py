@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from gradveil._checks import WrongType, WrongValue, check_flag, check_inputs, check_tensor
-from gradveil._extras import require
+from gradveil._imports import require
 from gradveil.data import IDENTITY, Dataset, NormalizationLike, resolve_normalization
 
 

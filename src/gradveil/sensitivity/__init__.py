@@ -18,14 +18,7 @@ from ._measure import (
     spread_of,
     values_at_others,
 )
-from ._moments import (
-    OPTIONAL_FIELDS,
-    Estimator,
-    Measurement,
-    Moments,
-    check_moments,
-    estimator_name,
-)
+from ._moments import Estimator, Measurement, Moments, check_moments, estimator_name
 from ._structured import Structured
 
 # What `__all__` does not list is for our own packages.

@@ -8,10 +8,9 @@ import torch
 from torch import Tensor
 from torch.func import jvp, vjp
 
-from gradveil._checks import check_count
-from gradveil._memory import is_out_of_memory
+from gradveil._checks import check_count, is_out_of_memory
 from gradveil._random import normal_like
-from gradveil._typing import Tensors
+from gradveil._tensors import Tensors
 from gradveil.messages import Message, check_separates, each_row, separates
 
 from ._moments import Measurement
@@ -94,11 +93,11 @@ class Exact:
     def __call__(self, message: Message, inputs: Tensor, generator: torch.Generator) -> Measurement:
         """Measure the message at these inputs."""
         values = message(inputs)
-        columns = _jacobian_columns(message, inputs, values)
-        return Measurement(values, _sum_of_squares(values, columns))
+        return Measurement(values, _sum_of_squares(values, _columns(message, inputs, values)))
 
 
-def _jacobian_columns(message: Message, inputs: Tensor, values: Tensors) -> Iterator[Tensors]:
+def _columns(message: Message, inputs: Tensor, values: Tensors) -> Iterator[Tensors]:
+    """Of the Jacobian, some at a time."""
     if separates(message, inputs):
         chunk = chunk_size(values, extra=inputs[0].numel())
         for axes in unit_vectors(inputs[0], max(1, chunk // len(inputs))):
@@ -110,7 +109,7 @@ def _jacobian_columns(message: Message, inputs: Tensor, values: Tensors) -> Iter
 
 
 def sum_of_example_squares(message: Message, inputs: Tensor, values: Tensors) -> Tensors:
-    """Σ_b c_b² in float64, c_b what example b adds to the message."""
+    """Σ_b c_b² in float64, c_b what example b adds to the message, which has these values."""
     delta = message.output_gradient(inputs)  # type: ignore[attr-defined]
     size = chunk_size(values, ROOM // 4)
     parts = zip(inputs.split(size), delta.split(size), strict=True)
@@ -155,11 +154,7 @@ Mode = Callable[[Callable[..., Tensors], Points, Points], Tensors]
 
 def directional_derivatives(message: Message, inputs: Tensor, directions: Tensor) -> Tensors:
     """∂_v g for each row v of `directions`: tensors of shape (directions, *shape)."""
-
-    def along(mode: Mode, direction: Tensor) -> Tensors:
-        return mode(message, (inputs,), (direction,))
-
-    return row_derivatives(along, directions)
+    return row_derivatives(lambda mode, v: mode(message, (inputs,), (v,)), directions)
 
 
 def _example_derivatives(

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
 from itertools import chain
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -21,10 +22,10 @@ from gradveil._checks import (
     check_positive,
     check_structure,
     check_values,
+    is_out_of_memory,
 )
-from gradveil._memory import is_out_of_memory
 from gradveil._random import generator_or_fresh, normal_like
-from gradveil._typing import Tensors
+from gradveil._tensors import Tensors
 from gradveil.messages import (
     GradientMessage,
     LocalUpdateMessage,
@@ -192,11 +193,11 @@ def auto(
     per tensor, at little more than the price of the gradient. With `squares` it takes those of
     single examples' gradients, where they are found on the way (`Measurement.example_squares`).
     """
-    part = None if few is None or few >= len(inputs) else _first_examples(message, inputs, few)
-    if part is not None:
-        return _scaled_up(message, inputs, part, generator)
-    candidates = _candidates(message, inputs, cheap=few is not None, squares=squares)
-    return _first_that_works(candidates, message, inputs, generator)
+    if few is not None and few < len(inputs):
+        found = _from_few(message, inputs, few, generator)
+        if found is not None:
+            return found
+    return _first_that_works(message, inputs, generator, cheap=few is not None, squares=squares)
 
 
 NAMED: dict[str, Estimator] = {
@@ -210,15 +211,10 @@ NAMED: dict[str, Estimator] = {
 
 
 def _first_that_works(
-    candidates: Iterator[tuple[str, Estimator]],
-    message: Message,
-    inputs: Tensor,
-    generator: torch.Generator,
+    message: Message, inputs: Tensor, generator: torch.Generator, **options: bool
 ) -> Measurement:
     first_error: Exception | None = None
-    for name, estimator in candidates:
-        if estimator is _values_alone and not _works_without_hooks(message, inputs):
-            break
+    for name, estimator in _candidates(message, inputs, **options):
         try:
             measured = estimator(message, inputs, generator)
             return replace(measured, estimator=measured.estimator or name)
@@ -227,19 +223,6 @@ def _first_that_works(
             first_error = first_error or error
     assert first_error is not None
     raise first_error
-
-
-def _works_without_hooks(message: Message, inputs: Tensor) -> bool:
-    """Whether nothing is saved by hooks, which second derivatives do not support.
-
-    What saves by hooks (activation checkpointing) the user can switch off, and have derivatives.
-    """
-    try:
-        with torch.autograd.graph.disable_saved_tensors_hooks("not in second derivatives"):
-            values_of(message, inputs)
-    except (RuntimeError, ValueError):
-        return False
-    return True
 
 
 def _candidates(
@@ -251,14 +234,18 @@ def _candidates(
     elif separates(message, inputs):
         if isinstance(message, GradientMessage) and _known_share(message, inputs) > 0.9:
             structured = Structured(split=not cheap)
-            yield (
-                estimator_name(structured),
-                partial(structured.measure, with_values=with_values, examples=squares),  # type: ignore[list-item]
-            )
+            own: Any = partial(structured.measure, with_values=with_values, examples=squares)
+            yield estimator_name(structured), own
         per_example = PerExample(probes=1 if cheap else 2)
         yield estimator_name(per_example), per_example
     yield "sketch", Sketch()
-    yield "values alone", _values_alone
+    try:  # what saves by hooks (activation checkpointing) the user can switch off, to be measured
+        with torch.autograd.graph.disable_saved_tensors_hooks("not in second derivatives"):
+            values = values_of(message, inputs)
+    except (RuntimeError, ValueError):
+        return
+    nothing = {name: torch.zeros_like(value) for name, value in values.items()}
+    yield "values alone", lambda *_: Measurement(values, nothing)
 
 
 def _known_share(message: GradientMessage, inputs: Tensor) -> float:
@@ -277,12 +264,6 @@ def _note_failure(name: str, error: RuntimeError) -> None:
     _LOG.info("auto passes over %s: %s: %s", name, type(error).__name__, reason)
 
 
-def _values_alone(message: Message, inputs: Tensor, generator: torch.Generator) -> Measurement:
-    """No derivative at all."""
-    values = values_of(message, inputs)
-    return Measurement(values, {name: torch.zeros_like(v) for name, v in values.items()})
-
-
 def along_steps(message: Message, inputs: Tensor, generator: torch.Generator) -> Measurement:
     """s² of a FedAvg update -lr Σ_t c_t g_t, from the first gradient of each mini-batch.
 
@@ -291,56 +272,44 @@ def along_steps(message: Message, inputs: Tensor, generator: torch.Generator) ->
     is left out. Both are exact for one step, and of higher order in lr.
     """
     assert isinstance(message, LocalUpdateMessage)
-    batches = message.batches(inputs)
-    coefficients = [0.0] * len(batches)
+    coefficients = [0.0] * len(message.batches(inputs))
     for step in range(message.steps):
-        later = message.steps - step
-        sum_of_powers = sum(message.momentum**k for k in range(later))
-        coefficients[step % len(batches)] += message.lr * sum_of_powers
-    now, start = message.parameters, message.parameters
-    velocity = {name: torch.zeros_like(p) for name, p in start.items()}
-    squares = {name: torch.zeros_like(p) for name, p in start.items()}
-    names: set[str] = set()
-    for step in range(message.steps):
-        batch, targets = batches[step % len(batches)]
-        gradient = message.gradient_at(now, targets)
-        if step < len(batches):
-            measured = auto(gradient, batch, generator)
-            values = measured.values
-            names.add(str(measured.estimator))
-            for name, square in measured.squared_sensitivities.items():
-                squares[name] += coefficients[step] ** 2 * square
-        else:
-            values = gradient.values(batch)
-        now, velocity = message.advance(now, velocity, values)
-    update = {n: now[n] - start[n] for n in start}
-    inner = names.pop() if len(names) == 1 else "mixed"
+        sum_of_powers = sum(message.momentum**k for k in range(message.steps - step))
+        coefficients[step % len(coefficients)] += message.lr * sum_of_powers
+    squares = {name: torch.zeros_like(p) for name, p in message.parameters.items()}
+    names: list[str] = []
+
+    def step_gradient(gradient: GradientMessage, batch: Tensor) -> Tensors:
+        if len(names) == len(coefficients):
+            return gradient.values(batch)
+        measured = auto(gradient, batch, generator)
+        for name, square in measured.squared_sensitivities.items():
+            squares[name] += coefficients[len(names)] ** 2 * square
+        names.append(str(measured.estimator))
+        return measured.values
+
+    update = message.after_steps(inputs, step_gradient)
+    inner = names[0] if len({*names}) == 1 else "mixed"
     return Measurement(update, squares, f"along-steps({inner})")
 
 
-def _first_examples(message: Message, inputs: Tensor, count: int) -> GradientMessage | None:
-    """The gradient of the first examples alone, where the message can be cut like that."""
-    cuttable = isinstance(message, GradientMessage) and isinstance(message.targets, Tensor)
-    if not cuttable or not separates(message, inputs):
+def _from_few(
+    message: Message, inputs: Tensor, count: int, generator: torch.Generator
+) -> Measurement | None:
+    """The first examples stand for all: s² of a sum grows with their number, of a mean it falls.
+
+    `None` where the message cannot be cut like that.
+    """
+    if not isinstance(message, GradientMessage) or not isinstance(message.targets, Tensor):
         return None
-    assert isinstance(message, GradientMessage)
-    if message.reduction is None:  # a sum or a mean? the factor of `_scaled_up` depends on it
-        return None
-    if not message.targets.is_floating_point() and bool((message.targets < 0).any()):
+    targets, reduction = message.targets, message.reduction
+    if not targets.is_floating_point() and bool((targets < 0).any()):
         return None  # ignored targets, as cross-entropy's -100: examples do not count alike
-    return message.of(message.targets[:count])
-
-
-def _scaled_up(
-    message: Message, inputs: Tensor, part: GradientMessage, generator: torch.Generator
-) -> Measurement:
-    """The first examples stand for all: s² of a sum grows with their number, of a mean it falls."""
-    count = len(part.targets)
-    few = inputs[:count]
-    candidates = _candidates(part, few, cheap=True, with_values=False)
-    measured = _first_that_works(candidates, part, few, generator)
-    ratio = count / len(inputs)
-    factor = 1 / ratio if part.reduction == "sum" else ratio
+    if reduction is None or not separates(message, inputs):  # a sum or a mean? `factor` depends
+        return None
+    part, few, ratio = message.of(targets[:count]), inputs[:count], count / len(inputs)
+    measured = _first_that_works(part, few, generator, cheap=True, with_values=False)
+    factor = 1 / ratio if reduction == "sum" else ratio
     squares = {}
     for name, square in measured.squared_sensitivities.items():
         least = torch.finfo(square.dtype).tiny  # only the measured examples may be silent

@@ -1,9 +1,10 @@
 """Per-parameter statistics of a message, all that a defense needs to plan, and who finds them."""
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections import UserDict
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields, is_dataclass, replace
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
@@ -17,7 +18,7 @@ from gradveil._checks import (
     check_structure,
     check_values,
 )
-from gradveil._typing import Tensors
+from gradveil._tensors import Tensors
 from gradveil.messages import Message
 
 OPTIONAL_FIELDS = ("squared_sensitivities", "second_squares", "squared_example_values")
@@ -83,7 +84,7 @@ class Moments:
     def like(self) -> Mapping[str, Tensor]:
         """Tensors of the names and sizes of the entries, at no cost."""
         squares = self.squared_values
-        return squares.values_by_name if isinstance(squares, SquaresOf) else squares
+        return squares.data if isinstance(squares, SquaresOf) else squares
 
     @property
     def size(self) -> int:
@@ -132,16 +133,15 @@ class Moments:
         def mean(a: Mapping[str, Tensor] | None, b: Mapping[str, Tensor] | None) -> Tensors | None:
             return None if a is None or b is None else {n: ours * a[n] + theirs * b[n] for n in a}
 
-        squares = mean(self.squared_values, other.squared_values)
-        known = {n: mean(getattr(self, n), getattr(other, n)) for n in OPTIONAL_FIELDS}
+        names = ("squared_values", *OPTIONAL_FIELDS)
+        means: dict[str, Any] = {n: mean(getattr(self, n), getattr(other, n)) for n in names}
         return Moments(
-            squared_values=squares,  # type: ignore[arg-type]
+            **means,
             input_size=max(self.input_size, other.input_size),
             count=total,
             clip=self.clip,
             hidden=max(self.hidden, other.hidden),
             estimator=self.estimator if self.estimator == other.estimator else "mixed",
-            **known,
         )
 
     def __radd__(self, other: object) -> "Moments":
@@ -167,11 +167,10 @@ class Moments:
         if self.clip == clip:
             return self
         if self.clip is not None or self.count != 1:
-            raise ValueError(
-                f"Moments for `clip = {clip}` should be those of one batch, or measured with that"
-                f" clip. Found `clip = {self.clip}` over {self.count:g} batches. Measure each batch"
-                f" with `measure(message, inputs, clip={clip})` and add those."
-            )
+            expected = "be those of one batch, or measured with that clip"
+            found = f"`clip = {self.clip}` over {self.count:g} batches"
+            advice = f"Measure each batch with `measure(message, inputs, clip={clip})`; add those."
+            raise WrongValue(f"Moments for `clip = {clip}`", expected, found, advice)
         squares = self.squared_values
 
         def inside(tensors: Tensors | None) -> Tensors | None:
@@ -226,17 +225,8 @@ def check_moments(moments: object) -> None:
     check_kind(moments, "moments", Moments, "Make them with `measure(message, inputs)`.")
 
 
-class SquaresOf(Mapping[str, Tensor]):
+class SquaresOf(UserDict[str, Tensor]):
     """g_i² by name, computed when asked for: moments in passing take no memory for them."""
 
-    def __init__(self, values: Tensors) -> None:
-        self.values_by_name = values
-
     def __getitem__(self, name: str) -> Tensor:
-        return self.values_by_name[name].square()
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self.values_by_name)
-
-    def __len__(self) -> int:
-        return len(self.values_by_name)
+        return self.data[name].square()

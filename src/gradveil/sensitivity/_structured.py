@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from gradveil._checks import WrongValue, check_count, check_flag
 from gradveil._random import normal_like
-from gradveil._typing import Tensors
+from gradveil._tensors import Tensors
 from gradveil.messages import (
     GradientMessage,
     LayerUse,
@@ -94,9 +94,7 @@ class Structured:
         """
         layout = layout_of(message, inputs)
         at_a_time = layout.examples_at_a_time(self.probes + 2 if self.split else self.probes)
-        values: Tensors = {}
-        squares: Tensors = {}
-        alone: Tensors = {}
+        values, squares, alone = Tensors(), Tensors(), Tensors()
         for part, own in message.parts(inputs, at_a_time):
             graph = TangentGraph(part, own, layout.opaque)
             if with_values:
@@ -142,7 +140,7 @@ def _example_squares(graph: "TangentGraph") -> Iterator[tuple[str, Tensor]]:
         signal, a = use.signal, use.a.detach()
         if use.bias is not None:
             yield use.bias, use.sums(signal).double().square_().sum(0)
-        if is_matrix(use):
+        if not use.has_positions:
             yield use.weight, signal.double().square_().T @ a.double().square_()
             continue
         for chunk in chunks(use):
@@ -159,9 +157,8 @@ def _layer_squares(
     if use.bias is not None:
         yield use.bias, vector_squares(lambda pair: use.sums(pair[1]), further, along)
     if isinstance(use, ScaleUse):
-        every = slice(None)
-        yield use.weight, vector_squares(lambda p: _moved(use, p, every), further, along)
-    elif isinstance(use, LinearUse) and is_matrix(use):
+        yield use.weight, vector_squares(lambda p: _moved(use, p, slice(None)), further, along)
+    elif isinstance(use, LinearUse) and not use.has_positions:
         inputs = [by_layer[index] for by_layer in swept.inputs if index in by_layer]
         yield use.weight, matrix_squares(use, further, along, reads(use, graph.x), inputs)
     else:
@@ -181,7 +178,7 @@ class Tangents:
     others: Tensors
     """∂_v g of the parameters outside known layers."""
     overlap: Tensor
-    """⟨v_b, q_b⟩ with the input gradient's direction q, for each example."""
+    """⟨v_b, q_b⟩ for each example."""
 
     def pair(self, index: int, along: "Tangents | None" = None) -> "Pair":
         """(a', δ') of one layer; given the tangents along q, those along v - q ⟨v, q⟩."""
@@ -224,6 +221,7 @@ class TangentGraph:
         self.input_gradient, *gradients = torch.autograd.grad(
             loss, wanted, create_graph=True, allow_unused=True, materialize_grads=True
         )
+        self.q = _unit(self.input_gradient.detach())
         for use, input_signal, signal in zip(uses, gradients, gradients[n:], strict=False):
             use.input_signal, use.signal = input_signal, signal.detach()
         rest = (gradient.detach() for gradient in gradients[2 * n :])
@@ -235,27 +233,24 @@ class TangentGraph:
         for use in self.uses:
             yield from use.gradient().items()
 
-    def sweep(self, direction: Tensor, overlap: Tensor) -> Tangents:
+    def overlap(self, direction: Tensor) -> Tensor:
+        """⟨v_b, q_b⟩ of each example, with the direction q_b of its input gradient."""
+        return (direction * self.q).flatten(1).sum(1)
+
+    def sweep(self, direction: Tensor) -> Tangents:
         """Tangents of every layer along the direction."""
         wanted = [use.input_signal for use in self.uses]
         wanted += [use.h for use in self.uses] + list(self.others.values())
         tangents, n = self.along(wanted, direction), len(self.uses)
         others = dict(zip(self.others, tangents[2 * n :], strict=True))
-        return Tangents(tangents[:n], tangents[n : 2 * n], others, overlap)
+        return Tangents(tangents[:n], tangents[n : 2 * n], others, self.overlap(direction))
 
     def along(self, wanted: list[Tensor], direction: Tensor) -> list[Tensor]:
         """∂⟨dx, v⟩ / ∂(each wanted tensor); of `input_signal` alone it has half a sweep's price."""
         if not self.input_gradient.requires_grad:  # it is constant: so is the whole message
             return [torch.zeros_like(tensor) for tensor in wanted]
-        found = torch.autograd.grad(
-            self.input_gradient,
-            wanted,
-            direction,
-            retain_graph=True,
-            allow_unused=True,
-            materialize_grads=True,
-        )
-        return list(found)
+        options = {"retain_graph": True, "allow_unused": True, "materialize_grads": True}
+        return [*torch.autograd.grad(self.input_gradient, wanted, direction, **options)]
 
 
 @dataclass
@@ -282,34 +277,29 @@ def sweep_all(graph: TangentGraph, probes: int, split: bool, generator: torch.Ge
     serve those first, unless they have less than a tenth of the mass. There either signals need
     them, from a whole sweep, or only inputs, from forward halves.
     """
-    q = _unit(graph.input_gradient.detach())
-    first = [_probe(graph, q, generator) for _ in range(probes)]
+    q = graph.q
+    first = [graph.sweep(normal_like(q, generator)) for _ in range(probes)]
     energies = [energy(use, first[0].pair(i)) for i, use in enumerate(graph.uses)]
     swept = Swept(energies, first)
     if not split or max((e.signal_part for e in energies), default=0.0) <= 0.02:
         return swept
-    swept.along = graph.sweep(q, torch.ones_like(first[0].overlap))
-    matrices = [i for i, use in enumerate(graph.uses) if is_matrix(use)]
+    swept.along = graph.sweep(q)
+    matrices = [i for i, use in enumerate(graph.uses) if not use.has_positions]
     open_inputs = [i for i in matrices if not reads(graph.uses[i], graph.x)]
     by_inputs = sum(energies[i].mass * (1 - energies[i].signal_part) for i in open_inputs)
     by_signals = sum(energies[i].mass * energies[i].signal_part for i in matrices)
     if by_inputs + by_signals <= 0.1 * sum(e.mass for e in energies):
-        swept.probes.append(_probe(graph, q, generator))
+        swept.probes.append(graph.sweep(normal_like(q, generator)))
     elif by_inputs < by_signals:
-        swept.for_matrices.append(_probe(graph, q, generator))
+        swept.for_matrices.append(graph.sweep(normal_like(q, generator)))
     else:
         for _ in range(5):
             z = normal_like(q, generator)
             moved = graph.along([graph.uses[i].input_signal for i in open_inputs], z)
             pairs = zip(open_inputs, moved, strict=True)
-            overlap, along = _overlap(z, q), swept.along.inputs
+            overlap, along = graph.overlap(z), swept.along.inputs
             swept.inputs.append({i: off(a, along[i], overlap) for i, a in pairs})
     return swept
-
-
-def is_matrix(use: LayerUse) -> bool:
-    """Whether the weight meets each example once."""
-    return isinstance(use, LinearUse) and not use.has_positions
 
 
 def reads(use: LayerUse, x: Tensor) -> bool:
@@ -320,15 +310,6 @@ def reads(use: LayerUse, x: Tensor) -> bool:
 def off(moved: Tensor, along: Tensor, overlap: Tensor) -> Tensor:
     """A tangent along v - q ⟨v, q⟩, given those along v and q, and ⟨v, q⟩ of each example."""
     return moved - along * _per_example(overlap, along)
-
-
-def _probe(graph: TangentGraph, q: Tensor, generator: torch.Generator) -> Tangents:
-    z = normal_like(q, generator)
-    return graph.sweep(z, _overlap(z, q))
-
-
-def _overlap(z: Tensor, q: Tensor) -> Tensor:
-    return (z * q).flatten(1).sum(1)
 
 
 def _per_example(numbers: Tensor, like: Tensor) -> Tensor:
@@ -396,7 +377,7 @@ def _find(message: GradientMessage, inputs: Tensor) -> Layout:
     graph = TangentGraph(message, inputs)
     direction = normal_like(inputs, torch.Generator().manual_seed(0))
     direction[1:] = 0
-    tangents = graph.sweep(direction, direction.new_ones(len(inputs)))
+    tangents = graph.sweep(direction)
     pairs = zip(graph.uses, tangents.inputs, tangents.signals, strict=True)
     mixing = [
         use for use, *pair in pairs if any(len(t) != len(inputs) or bool(t[1:].any()) for t in pair)
@@ -419,34 +400,27 @@ Pair = tuple[Tensor, Tensor]
 
 
 class Energy(NamedTuple):
-    """What a layer's norms say before any product is formed: upper limits of its sums."""
+    """What a layer's norms say before any product is formed."""
 
-    signal: float
-    """Of Σ P²: ‖δ'‖² ‖a‖²."""
-    inputs: float
-    """Of Σ Q²: ‖δ‖² ‖a'‖²."""
-    gradient: float
-    """Of Σ g²: ‖δ‖² ‖a‖²."""
-
-    @property
-    def signal_part(self) -> float:
-        """Roughly what part of the squares comes from P."""
-        return self.signal / max(self.signal + self.inputs, TINY)
-
-    @property
-    def mass(self) -> float:
-        """Roughly Σ s |g|, what the layer counts in the optimum."""
-        return math.sqrt((self.signal + self.inputs) * self.gradient)
+    signal_part: float
+    """Roughly what part of the squares comes from P."""
+    mass: float
+    """Roughly Σ s |g|, what the layer counts in the optimum."""
 
 
 def energy(use: LayerUse, tangent: Pair) -> Energy:
-    """The norms of one layer; 0 for the scale of a normalising layer, which is small."""
+    """From limits: Σ P² ≤ ‖δ'‖² ‖a‖², Σ Q² ≤ ‖δ‖² ‖a'‖², Σ g² ≤ ‖δ‖² ‖a‖².
+
+    0 for the scale of a normalising layer, which is small.
+    """
     if isinstance(use, ScaleUse):
-        return Energy(0.0, 0.0, 0.0)
+        return Energy(0.0, 0.0)
     tensors = (*tangent, use.a.detach(), use.signal)
     a_moved, signal_moved, a, signal = (t.flatten(1).norm(dim=1).double() for t in tensors)
     products = (signal_moved * a, signal * a_moved, signal * a)
-    return Energy(*torch.stack(products).square().sum(1).tolist())
+    by_signal, by_inputs, gradient = torch.stack(products).square().sum(1).tolist()
+    squares = by_signal + by_inputs
+    return Energy(by_signal / max(squares, TINY), math.sqrt(squares * gradient))
 
 
 def matrix_squares(

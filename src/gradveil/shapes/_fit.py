@@ -8,8 +8,7 @@ import torch
 from torch import Tensor
 
 from gradveil._checks import WrongValue, check_count, check_kind, check_ratio, check_structure
-from gradveil._tensors import total
-from gradveil._typing import Tensors
+from gradveil._tensors import Tensors, total
 from gradveil.messages import GradientMessage, Message, TokenGradient, over_rows, separates
 from gradveil.sensitivity import Estimator, Moments, measure_with_values
 

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from gradveil._checks import WrongType, check_count, check_inputs, check_tensor
 from gradveil._random import seed_from
-from gradveil._typing import Tensors
+from gradveil._tensors import Tensors
 from gradveil.messages import (
     GradientMessage,
     check_match,

@@ -9,8 +9,7 @@ import torch
 from torch import Tensor
 
 from gradveil._checks import WrongValue, check_kind, check_positive, check_ratio
-from gradveil._tensors import flatten, unflatten
-from gradveil._typing import Tensors
+from gradveil._tensors import Tensors, flatten, unflatten
 from gradveil.mechanisms import constant_like
 from gradveil.sensitivity import Moments
 

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from gradveil._checks import WrongType, WrongValue, check_count, check_kind, check_values
-from gradveil._typing import Tensors
+from gradveil._tensors import Tensors
 from gradveil.messages import Message, movable
 from gradveil.sensitivity import Estimator, Moments, estimator_name
 

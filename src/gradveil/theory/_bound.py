@@ -15,10 +15,10 @@ from gradveil._checks import (
     check_inputs,
     check_kind,
     check_methods,
+    is_out_of_memory,
 )
-from gradveil._memory import is_out_of_memory
 from gradveil._random import generator_or_fresh, named_stream, rademacher_like
-from gradveil._solve import conjugate_gradients
+from gradveil._tensors import conjugate_gradients
 from gradveil.mechanisms import AnyMechanism, check_mechanism
 from gradveil.messages import Message, ModelError, check_message, embedded, takes_tokens, values_of
 from gradveil.sensitivity import measure

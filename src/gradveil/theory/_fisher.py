@@ -16,8 +16,7 @@ from gradveil._checks import (
     check_values,
 )
 from gradveil._random import generator_or_fresh, normal_like
-from gradveil._tensors import flatten, total
-from gradveil._typing import Tensors
+from gradveil._tensors import Tensors, flatten, total
 from gradveil.mechanisms import AnyMechanism, Mechanism, check_mechanism
 from gradveil.messages import (
     Message,

@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.func import vjp
 
 from gradveil._random import normal_like
-from gradveil._typing import Tensors
+from gradveil._tensors import Tensors
 from gradveil.messages import Message, values_of
 from gradveil.sensitivity import directional_derivatives, rounding_of, spread_of, values_at_others
 

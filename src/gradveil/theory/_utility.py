@@ -13,8 +13,7 @@ from gradveil._checks import (
     check_positive,
     check_values,
 )
-from gradveil._tensors import total
-from gradveil._typing import Tensors
+from gradveil._tensors import Tensors, total
 from gradveil.mechanisms import AnyMechanism, Mechanism, as_tensors, check_mechanism
 from gradveil.sensitivity import Moments, check_moments
 

@@ -78,7 +78,7 @@ def test_matrices_without_noise_contract_exactly():
     message, inputs = case.message(), case.inputs()
     graph = TangentGraph(message, inputs)
     use = graph.uses[0]
-    tangents = graph.sweep(inputs, inputs.new_ones(len(inputs)))
+    tangents = graph.sweep(inputs)
     pair = (tangents.inputs[0], tangents.signals[0])
     nothing = (torch.zeros_like(pair[0]), torch.zeros_like(pair[1]))
     found = matrix_squares(use, [nothing], pair, is_input=False)
@@ -90,7 +90,7 @@ def test_positions_without_noise_are_exact():
     case = next(c for c in SEPARABLE if "conv" in c.name)
     graph = TangentGraph(case.message(), case.inputs())
     use = graph.uses[0]
-    tangents = graph.sweep(graph.x.detach(), graph.x.new_ones(len(graph.x)))
+    tangents = graph.sweep(graph.x.detach())
     pair = (tangents.inputs[0], tangents.signals[0])
     nothing = (torch.zeros_like(pair[0]), torch.zeros_like(pair[1]))
     found = positions_squares(use, [nothing], pair, with_signal=True)

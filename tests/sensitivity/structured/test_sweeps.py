@@ -17,7 +17,7 @@ def directional_derivative(message, inputs, direction) -> dict[str, torch.Tensor
 
 def swept_derivative(graph: TangentGraph, direction: torch.Tensor) -> dict[str, torch.Tensor]:
     """∂_v g of every parameter, put together from the tangents of the layers."""
-    tangents = graph.sweep(direction, direction.new_ones(len(direction)))
+    tangents = graph.sweep(direction)
     found = {name: torch.zeros_like(value) for name, value in graph.gradients()}
     found.update(tangents.others)
     for use, a, signal in zip(graph.uses, tangents.inputs, tangents.signals, strict=True):

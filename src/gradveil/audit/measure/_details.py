@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from gradveil._batches import task_of
+from gradveil._checks import task_of
 from gradveil._random import numbered_stream
 from gradveil._tensors import total
 from gradveil._timing import time_ratios

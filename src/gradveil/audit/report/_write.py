@@ -9,8 +9,8 @@ from pathlib import Path
 from tempfile import TemporaryFile
 from typing import Any, NamedTuple
 
-from gradveil._extras import require
 from gradveil._files import write_atomically
+from gradveil._imports import require
 from gradveil.catalog import shown_name
 
 from .._result import AuditResult

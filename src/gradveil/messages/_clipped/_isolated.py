@@ -50,12 +50,10 @@ from torch.overrides import _get_current_function_mode_stack
 from torch.utils._device import DeviceContext
 from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 
-from gradveil._checks import WrongValue, first_line
-from gradveil._memory import is_out_of_memory
+from gradveil._checks import WrongValue, first_line, is_out_of_memory
 from gradveil._secure import fill_from_system
-from gradveil._typing import Tensors
+from gradveil._tensors import Tensors
 
-from .._explain import ModelError
 from .._functional import (
     FunctionalLoss,
     apart,
@@ -74,6 +72,7 @@ from .._mixing import (
     made_up_rows,
     rows_are_independent,
 )
+from .._protocol import ModelError
 from ._metric import zeros
 from ._process import CAN_FORK, in_a_process
 from ._tape import Tape, UnbatchableError

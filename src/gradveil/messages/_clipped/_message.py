@@ -19,9 +19,8 @@ from gradveil._checks import (
     check_seed,
     check_values,
 )
-from gradveil._typing import Tensors
+from gradveil._tensors import Tensors
 
-from .._explain import explained
 from .._functional import check_match, each_row, is_transformed
 from .._gradient import GradientMessage
 from .._mixing import (
@@ -33,7 +32,7 @@ from .._mixing import (
     penalty_of,
     refusal,
 )
-from .._protocol import MappedMessage, Message, Wrapper, secluded, values_of
+from .._protocol import MappedMessage, Message, Wrapper, explained, secluded, values_of
 from ._isolated import Part, check_targets, isolated, known_of, shapes_of
 from ._metric import Factors, Metric, zeros
 from ._norms import clipped_gradients, layer_squares, weighted_sum

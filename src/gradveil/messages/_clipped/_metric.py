@@ -8,8 +8,7 @@ import torch
 from torch import Tensor
 
 from gradveil._secure import bits_for_grid, clip_for_grid, grid_step
-from gradveil._tensors import total
-from gradveil._typing import Tensors
+from gradveil._tensors import Tensors, total
 
 Factors = tuple[Tensor, ...]
 

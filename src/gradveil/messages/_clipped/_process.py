@@ -14,9 +14,9 @@ from typing import Any
 import torch
 
 from gradveil._checks import first_line
-from gradveil._typing import Tensors
+from gradveil._tensors import Tensors
 
-from .._explain import ModelError
+from .._protocol import ModelError
 
 CAN_FORK = hasattr(os, "fork")
 

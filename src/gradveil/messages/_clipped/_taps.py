@@ -11,9 +11,8 @@ from typing import Any
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from gradveil._typing import Tensors
+from gradveil._tensors import Tensors
 
-from .._explain import ModelError
 from .._layers import (
     ConvUse,
     LayerUse,
@@ -25,6 +24,7 @@ from .._layers import (
     tensors_in,
 )
 from .._mixing import refusal
+from .._protocol import ModelError
 from ._tape import UnbatchableError
 
 PLAIN = ("requires_grad", "shape", "dtype", "device", "is_leaf", "ndim")
