@@ -6,13 +6,8 @@ import numpy as np
 import pytest
 from scipy.special import log_ndtr
 
-from gradveil.privacy import (
-    PrivacyAccount,
-    epsilon_after,
-    epsilon_on_grid,
-    gaussian_delta,
-    grid_distance,
-)
+from gradveil.privacy import PrivacyAccount, epsilon_after, epsilon_on_grid
+from gradveil.privacy._epsilon import gaussian_delta, grid_distance
 
 
 def masses(bits: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -108,5 +103,5 @@ def test_edges():
     assert epsilon_on_grid(0.0, 0.5, 3, 1e-5) == math.inf
     assert 90 < epsilon_on_grid(1.0, 1.0, 100, 1e-5) < 92
     assert epsilon_on_grid(1.0, 1.0, 10**6, 1e-5) == math.inf
-    with pytest.raises(ValueError, match="`bits` should be from 3 to 24"):
+    with pytest.raises(ValueError, match="`bits` should be an integer from 3 to 24"):
         grid_distance(1, 1.0, bits=40)

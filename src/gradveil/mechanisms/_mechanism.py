@@ -178,7 +178,7 @@ class GridMechanism(Mechanism):
     are the multiples of the steps, whatever the values are; a continuous Gaussian in floating point
     has sums that only some values lead to (Mironov, "On Significance of the Least Significant Bits
     for Differential Privacy", 2012). To theory and attacks it is the Gaussian with this `std`: at
-    2²⁰ steps both have the same likelihood up to 10⁻¹² (`gradveil.privacy.grid_distance`).
+    2²⁰ steps both have the same likelihood up to 10⁻¹² (`grid_distance` in `privacy/_epsilon.py`).
 
     What is sent has the dtype of `std`; values may be in float64, as sums are. `std` is above 0
     where an entry is sent, `keep` is 0 or 1, and nothing is clamped.

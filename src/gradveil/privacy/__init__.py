@@ -7,13 +7,7 @@
 4.377
 """
 
-from gradveil._secure import (
-    SecureGenerator,
-    clip_for_grid,
-    discrete_normal,
-    grid_step,
-    release_on_grid,
-)
+from gradveil._secure import SecureGenerator
 
 from ._account import BudgetError, PrivacyAccount
 from ._epsilon import (
@@ -21,14 +15,10 @@ from ._epsilon import (
     check_sample_rate,
     epsilon_after,
     epsilon_on_grid,
-    gaussian_delta,
-    gaussian_epsilon,
-    gaussian_tradeoff,
-    grid_distance,
     poisson_sample,
     solve_noise_multiplier,
 )
-from ._limits import fisher_bound, recognition_bound, renyi_bound, renyi_two
+from ._limits import fisher_bound, recognition_bound, renyi_bound
 
 # What `__all__` does not list is for our own packages.
 __all__ = [

@@ -4,8 +4,7 @@ import math
 
 from gradveil._checks import check_count, check_not_negative, check_positive
 
-from ._epsilon import check_sample_rate, gaussian_tradeoff
-from ._opacus import loss_curve
+from ._epsilon import check_sample_rate, gaussian_tradeoff, loss_curve
 
 
 def recognition_bound(
