@@ -1,4 +1,4 @@
-"""(ε, δ) of Gaussian noise over many releases, continuous or on a grid, with Opacus' accountants."""
+"""(ε, δ) of Gaussian noise over many releases, continuous or on a grid, by Opacus' accountants."""
 
 import math
 import warnings
