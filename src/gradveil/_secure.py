@@ -241,9 +241,6 @@ def discrete_normal(count: int, bits: int, generator: torch.Generator) -> Tensor
     Reference: Canonne, Kamath and Steinke, "The Discrete Gaussian for Differential Privacy", 2020,
     whose Theorem 4 gives it the concentrated privacy of the continuous Gaussian: integers that
     differ by Δ in the Euclidean norm have Rényi divergence α Δ²/(2 s²) at most.
-
-    >>> discrete_normal(4, bits=8, generator=torch.Generator().manual_seed(0)).shape
-    torch.Size([4])
     """
     check_not_negative_count(count, "count")
     check_bits(bits)
@@ -360,9 +357,6 @@ def bits_for_grid(noise_multiplier: float, entries: int) -> int:
     """The fineness for noise z C on d entries: 20 bits, or so many more that √d steps are C/1024.
 
     24 at most, the finest that `discrete_normal` has. Only public numbers go into it.
-
-    >>> bits_for_grid(1.0, 119_530), bits_for_grid(50.0, 119_530)
-    (20, 24)
     """
     needed = math.ceil(math.log2(noise_multiplier * math.sqrt(entries) / _LOST))
     return min(FINEST, max(GRID_BITS, needed))
@@ -375,9 +369,6 @@ def clip_for_grid(clip: float, entries: int, step: float, *, rounded: str = "eac
     that is clipped to C - √d/2 · step and then rounded has norm C at most ("each": examples are
     rounded one by one, and their sum is exact). Where only the sum of a batch is rounded, adding an
     example may move it by a whole step more in each entry: C - √d · step ("sum").
-
-    >>> round(clip_for_grid(1.0, 10_000, 1e-4), 6)
-    0.995
     """
     lost = _SLACK * math.sqrt(entries) * step * (0.5 if rounded == "each" else 1.0)
     if lost >= clip:
@@ -402,10 +393,6 @@ def release_on_grid(
 
     With a tensor of levels in the shape of the values each entry has a step of its own, and norms
     are those of values / std. A plain generator is for runs to repeat.
-
-    >>> sent = release_on_grid(torch.ones(3), 0.5, torch.Generator().manual_seed(0), bits=4)
-    >>> (sent / grid_step(0.5, bits=4)) % 1
-    tensor([0., 0., 0.])
     """
     check_tensor(values, "values")
     check_finite({"values": values})

@@ -32,7 +32,6 @@ class FixedDefense(Defense):
 class NoDefense(FixedDefense, family="none"):
     """Sends the message itself. No guarantee of any kind.
 
-    >>> import torch
     >>> NoDefense()(lambda inputs: {"w": inputs.sum(0)}, torch.ones(2, 3))
     {'w': tensor([2., 2., 2.])}
     """
@@ -50,7 +49,6 @@ class Rounding(FixedDefense, amount="step"):
     Args:
         step: The distance of the grid's points.
 
-    >>> import torch
     >>> Rounding(step=0.5)(lambda inputs: {"w": inputs.sum(0)}, torch.tensor([[1.2, -0.6]]))
     {'w': tensor([ 1.0000, -0.5000])}
     """
@@ -77,7 +75,6 @@ class OptimalRounding(Defense, family="rounding", amount="step", twin=Rounding):
         step: The root mean square of the steps.
         granularity: See `OptimalNoise`, as for `estimator` and `source`.
 
-    >>> import torch
     >>> from gradveil import Moments
     >>> moments = Moments({"w": torch.tensor([1.0, 4.0])}, {"w": torch.tensor([4.0, 1.0])}, 2)
     >>> OptimalRounding(step=1.0).plan(moments).apply({"w": torch.tensor([3.3, -9.1])})
@@ -119,7 +116,6 @@ class LaplaceNoise(FixedDefense, label="Laplace noise", amount="scale"):
     Args:
         scale: The standard deviation.
 
-    >>> import torch
     >>> from gradveil import Moments
     >>> LaplaceNoise(scale=0.5).plan(Moments({"w": torch.ones(2)}, None, 2)).std["w"]
     tensor([0.5000, 0.5000])
@@ -148,7 +144,6 @@ class SignCompression(FixedDefense, amount="step"):
     Args:
         step: What is sent for a positive entry.
 
-    >>> import torch
     >>> SignCompression()(lambda inputs: {"w": inputs.sum(0)}, torch.tensor([[3.0, -0.1]]))
     {'w': tensor([ 1., -1.])}
     """
@@ -186,7 +181,6 @@ class QSGD(FixedDefense):
     Args:
         levels: s, how many steps of the grid are as long as the norm of a tensor.
 
-    >>> import torch
     >>> message = lambda inputs: {"w": inputs.sum(0)}
     >>> QSGD(levels=2)(message, torch.tensor([[3.0, -4.0]]), torch.Generator().manual_seed(0))
     {'w': tensor([ 2.5000, -2.5000])}

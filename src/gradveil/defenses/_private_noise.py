@@ -149,15 +149,17 @@ class PrivateNoise(FixedDefense, amount="noise_multiplier", clamp=None, whole="c
             expected = "be given where noise is made without a batch"
             raise WrongValue("batch_size", expected, "None", "Use the expected number of examples.")
         amount = self.noise_multiplier * self.clip / (self.batch_size or 1)
-        like = moments.like
-        if self.metric is None:
-            return self._mechanism(constant_like(amount, like))
-        self.metric.check(like)
-        metric = Metric(self.metric.factors, like)
-        ones = metric.kept(constant_like(1.0, like))
-        std = {n: amount * _above_0(metric.deviations(n), ones[n], n) for n in like}
-        all_kept = all(bool(one.all()) for one in ones.values())
-        return self._mechanism(std, None if all_kept else ones)
+        like, keep = moments.like, None
+        std = constant_like(amount, like)
+        if self.metric is not None:
+            self.metric.check(like)
+            metric = Metric(self.metric.factors, like)
+            sent = metric.kept(constant_like(1.0, like))
+            std = {n: amount * _above_0(metric.deviations(n), sent[n], n) for n in like}
+            keep = None if all(bool(one.all()) for one in sent.values()) else sent
+        if not self.grid or not moments.size:
+            return Mechanism(std, keep)
+        return GridMechanism(std, keep, bits=bits_for_grid(self.noise_multiplier, moments.size))
 
     def check_batch(self, inputs: Tensor) -> None:
         """Allow an empty batch, where its size says nothing: noise alone is sent then."""
@@ -212,12 +214,6 @@ class PrivateNoise(FixedDefense, amount="noise_multiplier", clamp=None, whole="c
                 " that of all micro-batches together. Found"
                 f" `unit = {self.unit!r}, batch_size = {self.batch_size}`."
             )
-
-    def _mechanism(self, std: Tensors, keep: Tensors | None = None) -> Mechanism:
-        entries = sum(level.numel() for level in std.values())
-        if not self.grid or not entries:
-            return Mechanism(std, keep)
-        return GridMechanism(std, keep, bits=bits_for_grid(self.noise_multiplier, entries))
 
 
 def _check_range(shape: Shape) -> None:

@@ -74,7 +74,8 @@ class PruningDefense(Defense, ABC, amount="ratio"):
     def about(self) -> About:
         about, family = super().about, "pruning" if self.noise is None else "noisy pruning"
         label = about.label.replace("pruning", family)
-        return replace(about, label=label, family=family)
+        varies = about.private and about.needs.sensitivities  # else the message shows its choices
+        return replace(about, label=label, family=family, varies=varies)
 
     @cached_property
     def needs(self) -> Needs:
@@ -124,7 +125,7 @@ class PruningDefense(Defense, ABC, amount="ratio"):
         No bisection: noise of a given scale, spread over more entries, may reveal less.
         """
         assert self.noise is not None
-        allowed = allowed_trace(self.target_error, moments, self.prior)
+        allowed = allowed_trace(self, moments)
         traces = self.noise.running_traces(order, shape, moments)
         feasible = (traces <= allowed).nonzero()
         return int(feasible.max()) + 1 if len(feasible) else 0
@@ -145,11 +146,6 @@ class GradientPruning(PruningDefense, label="pruning"):
     """
 
     source: Source | str = "private"
-
-    @cached_property
-    def about(self) -> About:
-        about = super().about
-        return replace(about, varies=about.private and about.needs.sensitivities)
 
     def shape(self, moments: Moments) -> Shape:
         """That of its noise."""
@@ -261,9 +257,6 @@ def keep_within(
 
     The fractional knapsack: the entry on the borderline is kept with the probability that meets
     the budget in expectation.
-
-    >>> keep_within(torch.tensor([2.0, 1.0, 3.0]), torch.ones(3), budget=1.5)
-    tensor([0.5000, 1.0000, 0.0000])
     """
     order = in_order(scores, ties)
     own = weights[order].double()

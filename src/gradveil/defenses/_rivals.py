@@ -26,7 +26,7 @@ from gradveil._random import bernoulli, generator_or_fresh
 from gradveil._tensors import flatten, unflatten
 from gradveil._typing import Tensors
 from gradveil.mechanisms import Mechanism, constant_like
-from gradveil.messages import LossFunction, MappedMessage, Message, movable
+from gradveil.messages import MappedMessage, Message, movable
 from gradveil.sensitivity import Moments, draw_probes
 from gradveil.shapes import Given, Shape, check_state
 
@@ -333,7 +333,6 @@ class Pixelization(InputDefense):
     Args:
         size: The side of a block in pixels; those at the edge may be smaller.
 
-    >>> import torch
     >>> Pixelization(2).pixelated(torch.tensor([[[[1.0, 3.0, 5.0]]]]))
     tensor([[[[2., 2., 5.]]]])
     """
@@ -454,27 +453,16 @@ def _mixed_message(
         wanted = "have a loss, and a tensor with one target for each example, to be mixed"
         found = f"{type(message).__name__} with targets of type {type(own.targets).__name__}"
         raise WrongType("message", wanted, found, "Use GradientMessage or LocalUpdateMessage.")
-    mixed: Any = own.of(_neighbours(own.targets, len(weights), 1))
-    mixed.loss = copy(mixed.loss)
-    mixed.loss.loss_fn = _mean_loss(mixed.loss.loss_fn, weights)
+    places = range(len(weights))
+    mixed: Any = own.of(torch.stack([own.targets.roll(-j, 0) for j in places], 1))
+    mixed.loss, loss_fn = copy(mixed.loss), mixed.loss.loss_fn
+
+    def loss(outputs: Any, targets: Tensor) -> Tensor:
+        return torch.stack([weights[j] * loss_fn(outputs, targets[:, j]) for j in places]).sum()
 
     def before(inputs: Tensor) -> Tensor:
-        rows = _neighbours(inputs, len(weights), 0)
-        made = sum(w * row for w, row in zip(weights, rows, strict=True))
-        assert isinstance(made, Tensor)
+        made: Any = sum(weights[j] * inputs.roll(-j, 0) for j in places)
         return made if mask is None else mask(made)
 
+    mixed.loss.loss_fn = loss
     return MappedMessage(mixed, before=before)
-
-
-def _neighbours(rows: Tensor, count: int, axis: int) -> Tensor:
-    """The examples themselves, the next ones, and so on, stacked along an axis."""
-    return torch.stack([rows.roll(-j, 0) for j in range(count)], axis)
-
-
-def _mean_loss(loss_fn: LossFunction, weights: Sequence[float]) -> LossFunction:
-    def loss(outputs: Any, targets: Tensor) -> Tensor:
-        parts = [w * loss_fn(outputs, targets[:, j]) for j, w in enumerate(weights)]
-        return torch.stack(parts).sum()
-
-    return loss

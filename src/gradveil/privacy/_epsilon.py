@@ -396,9 +396,6 @@ def grid_distance(numbers: int, tail: float, bits: int = GRID_BITS) -> float:
     e^(-tail) at most. Hence P_D(E) ≤ e^η P_R(E) + e^(-tail), and the other way around, for every
     event E; and also for whatever is computed from the data, from who was sampled and from these
     numbers: all rounds of a training, for example.
-
-    >>> grid_distance(119_530 * 1000, tail=50) < 1e-8
-    True
     """
     check_count(numbers, "numbers")
     check_positive(tail, "tail")

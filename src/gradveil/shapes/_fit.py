@@ -1,6 +1,6 @@
 """The shape of noise that public batches prove to be better than isotropic."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import log
 
@@ -170,7 +170,6 @@ def fit_shape(
         entries: Whether entries may differ by more than their rows and columns. Without, a shape
             takes few numbers.
 
-    >>> import torch
     >>> from gradveil import Moments
     >>> moments = Moments({"w": torch.ones(2, 2)}, {"w": torch.ones(2, 2)}, input_size=3)
     >>> type(fit_shape([moments, moments])).__name__
@@ -203,12 +202,12 @@ def choose_exponents(
     best, found = 0.0, [0.0] * 4
     if len(batches) < 2:
         return found
-    trial = Trial(batches, size)
+    score_of = _trial(batches, size)
     for _ in range(2):
         for place, most in enumerate((1.0, 0.6, 0.6, 0.6) if entries else (1.0, 0.6, 0.6)):
             for step in (0.0, 0.2, 0.4, 0.6, 0.8, 1.0):
                 tried = [*found[:place], min(step, most), *found[place + 1 :]]
-                score = trial.score(tried)
+                score = score_of(tried)
                 if score > best:
                     best, found = score, tried
     return found
@@ -295,45 +294,37 @@ eight public batches (MNIST CNN after 60 and 300 steps) the worst mean gain over
 was 0.9995; 0.993 with a quarter of this, 0.98 with standard errors alone."""
 
 
-class Trial:
-    """Leaves out one part of at least two batches at a time, and judges shapes of the others on it.
+def _trial(batches: Sequence[Evidence], size: int) -> Callable[[Sequence[float]], float]:
+    """The mean of log gain of exponents over left-out batches less its margin; 0 for isotropic.
 
-    Args:
-        batches: What they say; every eighth is left out at once, if there are more than eight.
-        size: Examples in a private batch.
+    One part of at least two batches is left out at a time, every eighth at once if there are more
+    than eight, and judged by the shape of the others for private batches of `size` examples. The
+    margin is half of a standard error, and `DOUBT`.
     """
+    chosen, weights = _sample(batches[0].moments.squared_values)
+    parts, order, every, owners = min(len(batches), 8), [], [], []
+    for part in range(parts):
+        rest = [batch for place, batch in enumerate(batches) if place % parts != part]
+        every.append(_logs(levels_of(*pool(rest, size)), chosen))
+        held = [batch.moments for batch in batches[part::parts]]
+        owners += [part] * len(held)
+        order += held
+    squares = torch.stack([_entries(m.squared_values, chosen) for m in order]) * weights
+    slopes = torch.stack([_entries(m.known_squared_sensitivities, chosen) for m in order]) * weights
+    isotropic = squares.sum(1).log() + slopes.sum(1).log()
 
-    def __init__(self, batches: Sequence[Evidence], size: int) -> None:
-        chosen, self._weights = _sample(batches[0].moments.squared_values)
-        parts, order = min(len(batches), 8), []
-        self._logs, self._owners = [], []
-        for part in range(parts):
-            rest = [batch for place, batch in enumerate(batches) if place % parts != part]
-            self._logs.append(_logs(levels_of(*pool(rest, size)), chosen))
-            held = [batch.moments for batch in batches[part::parts]]
-            self._owners += [part] * len(held)
-            order += held
-        self._squares = torch.stack([_entries(m.squared_values, chosen) for m in order])
-        slopes = [_entries(m.known_squared_sensitivities, chosen) for m in order]
-        self._slopes = torch.stack(slopes)
-
-    def score(self, exponents: Sequence[float]) -> float:
-        """The mean of log gain over left-out batches less its margin; 0 for isotropic noise.
-
-        The margin is half of a standard error, and `DOUBT`. Each batch is judged by the shape of
-        the batches outside of its part.
-        """
-        powers = torch.tensor(exponents, dtype=torch.float64, device=self._weights.device)
-        levels = torch.stack([torch.einsum("l,ln->n", powers, logs).exp() for logs in self._logs])
-        levels, weights = levels[self._owners], self._weights
-        squares, slopes = self._squares * weights, self._slopes * weights
-        isotropic = squares.sum(1).log() + slopes.sum(1).log()
+    def score(exponents: Sequence[float]) -> float:
+        powers = torch.tensor(exponents, dtype=torch.float64, device=weights.device)
+        levels = torch.stack([torch.einsum("l,ln->n", powers, logs).exp() for logs in every])[
+            owners
+        ]
         shaped = (squares * levels).sum(1).log() + (slopes / levels).sum(1).log()
         gains = torch.nan_to_num(isotropic - shaped, nan=0.0, posinf=0.0, neginf=0.0)
         chance = 0.5 * float(gains.std()) / len(gains) ** 0.5
         doubt = sum(each * e for each, e in zip(DOUBT, exponents, strict=True)) / len(gains)
-        score: float = float(gains.mean()) - chance - doubt
-        return score
+        return float(gains.mean()) - chance - doubt
+
+    return score
 
 
 def _sample(like: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], Tensor]:

@@ -27,7 +27,7 @@ SEEN = (GradientMessage, LocalUpdateMessage)
 """Messages whose model and loss can be seen."""
 
 OUT = (
-    " Use public examples (source=Public((inputs, targets))), or the private batch"
+    "Use public examples (source=Public((inputs, targets))), or the private batch"
     " (source='private')."
 )
 """The way out where examples cannot be made up."""
@@ -56,9 +56,6 @@ class ModelSource(KeptSource):
 
     name = "model"
     any_model = False
-
-    def __init__(self, refresh_every: int = 20) -> None:
-        super().__init__(refresh_every)
 
     def given(self, asked: Request) -> Given:
         """The shape that is kept, or a new one where it is due."""
@@ -120,7 +117,7 @@ def model_given(
             " not"
         )
         found = f"that it fails on them: `{first_line(error.__cause__ or error)}`"
-        raise ModelError("model", expected, found, OUT.strip()) from error
+        raise ModelError("model", expected, found, OUT) from error
     known = [gather(own, x, generator, examples=trust > 0) for own, x in made]
     alone = all(batch.example_squares is not None for batch in known)
     exponents = (1.0, 0.4, 0.5, 0.0) if alone else (1.0, 0.0, 0.0, 0.0)
@@ -153,7 +150,7 @@ def _targets(message: MovableMessage, made: Tensor, generator: torch.Generator) 
         found = targets.dtype if isinstance(targets, Tensor) else type(targets).__name__
         raise TypeError(
             "Targets should be a tensor of integers or of floating-point numbers, so that examples"
-            f" can be made up for a shape. Found {found}.{OUT}"
+            f" can be made up for a shape. Found {found}. {OUT}"
         )
     targets = targets.new_empty(()).expand(len(made), *targets.shape[1:])
     if targets.is_floating_point():
@@ -185,7 +182,7 @@ def _classes(outputs: Any, targets: Tensor) -> int:
     found = f"shape {shape}" if shape else type(outputs).__name__
     raise ValueError(
         f"Outputs should have the shape (B, C, ...) or (B, ..., C) for targets of shape {wanted},"
-        f" so that the classes C can be counted. Found {found}.{OUT}"
+        f" so that the classes C can be counted. Found {found}. {OUT}"
     )
 
 

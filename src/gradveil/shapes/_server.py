@@ -60,7 +60,8 @@ class FromServer(Source):
         check_ratio(floor, "floor")
         check_positive(cap, "cap")
         self.floor, self.cap = floor, cap
-        self._shape: Shape | None = None
+        self.shape: Shape | None = None
+        """The last shape; `None` before the first."""
 
     def use(self, shape: Shape) -> None:
         """Spread noise by this shape from now on; that it fits is seen when there is a message."""
@@ -69,24 +70,19 @@ class FromServer(Source):
             found = "`silent = True`: a level of 0 would switch the noise off"
             advice = "Give it to `PrivateNoise`, which sends no such entry."
             raise WrongValue("shape", "have levels above 0", found, advice)
-        self._shape = shape
-
-    @property
-    def shape(self) -> Shape | None:
-        """The last shape; `None` before the first."""
-        return self._shape
+        self.shape = shape
 
     def given(self, asked: Request) -> Given:
         """The server's shape within limits; the moments hold names and sizes, and no numbers."""
         like = asked.like
         moments = Moments(constant_like(1.0, like), None, asked.inputs.numel())
-        if self._shape is None:
+        if self.shape is None:
             return Given(replace(Shape.isotropic(like), floor=self.floor), moments)
-        kept = self._shape.made  # once for all steps, and clients of a process, that share it
+        kept = self.shape.made  # once for all steps, and clients of a process, that share it
         sizes = [(name, v.shape, v.dtype, v.device) for name, v in like.items()]
         key = (self.floor, self.cap, *sizes)
         if key not in kept:
-            levels = limited_levels(self._shape, like, self.cap)
+            levels = limited_levels(self.shape, like, self.cap)
             factors = {name: (level.to(like[name]),) for name, level in levels.items()}
             kept[key] = Given(Shape(factors, floor=self.floor), moments)
         given: Given = kept[key]
@@ -109,11 +105,11 @@ class FromServer(Source):
 
     def reset(self) -> None:
         """Forget the shape: equal levels until the next one."""
-        self._shape = None
+        self.shape = None
 
     def state_dict(self) -> dict[str, Any]:
         """The last shape, by parameter name; nothing before the first."""
-        return {} if self._shape is None else {"shape": dict(self._shape.factors)}
+        return {} if self.shape is None else {"shape": dict(self.shape.factors)}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue from a state that `state_dict` returned."""

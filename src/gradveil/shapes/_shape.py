@@ -232,7 +232,7 @@ class KeptSource(Source):
     any_model = True
     """Whether it is for every model of the same names and shapes, such as that of each round."""
 
-    def __init__(self, refresh_every: int) -> None:
+    def __init__(self, refresh_every: int = 20) -> None:
         check_count(refresh_every, "refresh_every")
         self.refresh_every = refresh_every
         self.reset()

@@ -178,8 +178,10 @@ def mean_bound(
     shown = not public_plan and any(shows_selection(i.mechanism, i.values) for i in parts)
     asked = Asked(information, prior, planned_by, probes, generator)
     hopeless = seen.hidden or shown or information.is_infinite()
-    formed = Formed(0.0, 0.0, None) if hopeless else _formed(asked, method, solver)
-    total, error, ends, matched = formed
+    small = information.size <= DENSE_LIMIT
+    form = dense_bound if solver == "dense" or (solver == "auto" and small) else iterative_bound
+    form = trace_bound if method == "trace" else form
+    total, error, ends, matched = Formed(0.0, 0.0, None) if hopeless else form(asked)
     # what is proved of errors after matching is for densities; a single example is not matched
     covered = information.examples == 1 or prior is None or math.isinf(prior.largest)
     return Bound(
@@ -195,14 +197,6 @@ def mean_bound(
         interval=ends and (ends[0] / information.size, ends[1] / information.size),
         matched=matched / information.size if covered else 0.0,
     )
-
-
-def _formed(asked: "Asked", method: str, solver: str) -> "Formed":
-    if method == "trace":
-        return trace_bound(asked)
-    small = asked.information.size <= DENSE_LIMIT
-    dense = solver == "dense" or (solver == "auto" and small)
-    return dense_bound(asked) if dense else iterative_bound(asked)
 
 
 def _undifferentiable(cases: Sequence[BoundCase], prior: Prior | None, method: str) -> Bound:
@@ -320,9 +314,6 @@ def trace_error(trace: float, size: int, prior: Prior | None = None, *, matched:
     tr (Vᵀ (J_D + J_P) V)⁻¹ ≥ k² / (tr J_D + tr Vᵀ J_P V). With all of them, and for a flat prior,
     it is m² / (tr J_D + tr J_P). For errors after matching B = `matched` examples each is
     (B!)^(-2/k) of that, by the steps of `matched_error` for V, and det(A)^(1/k) ≤ tr A / k.
-
-    >>> trace_error(trace=8.0, size=4)
-    2.0
     """
     choice = math.lgamma(matched + 1)
     entries, known = (size, 0.0) if prior is None else prior.leading(size, trace, choice)
@@ -347,9 +338,6 @@ def matched_error(errors: Tensor, examples: int) -> float:
 
     So Σ_S log (λ_i / D_i) ≤ 2 log B! for every S, and for the S where D_i < λ_i in particular. One
     example has no order to choose: Σ λ_i, the full bound.
-
-    >>> round(matched_error(torch.ones(8), examples=8) / 8, 4)
-    0.0706
     """
     if examples == 1:
         return float(errors.sum())

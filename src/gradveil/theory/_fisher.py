@@ -111,11 +111,6 @@ class FisherInformation:
 
     An infinite w_i counts as 0: see `is_infinite`. `known` has values and derivatives that may have
     been computed before.
-
-    >>> from gradveil.mechanisms import Mechanism
-    >>> FisherInformation(lambda x: {"w": 2 * x}, torch.ones(1, 2), Mechanism(1.0)).matrix()
-    tensor([[4., 0.],
-            [0., 4.]], dtype=torch.float64)
     """
 
     def __init__(
@@ -186,10 +181,8 @@ class FisherInformation:
         """
         if not any(bool(bare.any()) for bare in self._bare.values()):
             return False
-        generator = torch.Generator().manual_seed(0)
-        direction = torch.empty(1, *self.inputs.shape, dtype=self.inputs.dtype)
-        direction.normal_(generator=generator)
-        tangents = self._known.derivatives(self.inputs, direction.to(self.inputs.device))
+        direction = normal_like(self.inputs[None], torch.Generator().manual_seed(0))
+        tangents = self._known.derivatives(self.inputs, direction)
         return any(bool(tangents[n][0][bare].any()) for n, bare in self._bare.items())
 
     def smoothness(self, generator: torch.Generator, groups: bool = True) -> Smoothness:
@@ -213,10 +206,10 @@ class FisherInformation:
             tangents = directional_derivatives(self.message, self.inputs, axes)
             flat = [(t * roots[n]).reshape(len(t), -1) for n, t in tangents.items()]
             rows.append(torch.cat(flat, dim=1))
-        blocks = (block.double() for block in torch.cat(rows).split(COLUMNS, dim=1))
         total = torch.zeros(self.size, self.size, dtype=torch.float64, device=self.inputs.device)
-        for block in blocks:
-            total.addmm_(block, block.T)
+        for block in torch.cat(rows).split(COLUMNS, dim=1):
+            wide = block.double()
+            total.addmm_(wide, wide.T)
         return total
 
 

@@ -13,7 +13,7 @@ from gradveil._checks import (
     check_not_negative,
     check_tensor,
 )
-from gradveil._random import generator_or_fresh
+from gradveil._random import generator_or_fresh, normal_like
 
 
 class Prior:
@@ -128,16 +128,14 @@ class GaussianPrior(Prior):
     precision: Tensor = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
-        for name in ("mean", "covariance"):
-            check_tensor(getattr(self, name), name)
+        check_inputs(self.mean, "mean")
+        check_inputs(self.covariance, "covariance")
         n = self.mean.numel()
         if self.mean.dim() != 1 or self.covariance.shape != (n, n):
             raise ValueError(
                 "Parameters `mean` and `covariance` should have the shapes (n,) and (n, n). Found"
                 f" {tuple(self.mean.shape)} and {tuple(self.covariance.shape)}."
             )
-        check_inputs(self.mean, "mean")
-        check_inputs(self.covariance, "covariance")
         if not torch.allclose(self.covariance, self.covariance.T, rtol=1e-4):
             most = float((self.covariance - self.covariance.T).abs().max())
             found = f"entries that differ by {most:.3g} across the diagonal"
@@ -182,10 +180,8 @@ class GaussianPrior(Prior):
         """Draw examples, shape (count, n)."""
         check_count(count, "count")
         generator = generator_or_fresh(generator)
-        factor = self.root
-        drawn = torch.empty(count, len(factor), dtype=factor.dtype, device=generator.device)
-        noise = drawn.normal_(generator=generator).to(factor.device)
-        return torch.add(self.mean, noise @ factor.T)
+        blank = self.root.new_empty(()).expand(count, len(self.root))
+        return torch.add(self.mean, normal_like(blank, generator) @ self.root.T)
 
 
 def _class_means(samples: Tensor, labels: Tensor) -> tuple[Tensor, int]:
