@@ -14,12 +14,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from gradveil._checks import (
-    WrongValue,
-    check_finite,
-    check_not_negative_count,
-    check_tensor,
-)
+from gradveil._checks import WrongValue, check_finite, check_not_negative_count, check_tensor
 from gradveil._extras import require
 
 _WORDS, _START = 624, 24
@@ -73,11 +68,7 @@ class SecureBits:
     """
 
     def __init__(self) -> None:
-        try:
-            import cryptography  # noqa: F401
-        except ImportError:
-            require("secure noise", "gradveil[privacy]", "cryptography")
-            raise
+        require("secure noise", "gradveil[privacy]", "cryptography")
         self._start()
 
     def words(self, count: int) -> NDArray[np.uint64]:
@@ -225,8 +216,6 @@ _SLABS, _PER_STD, _LOG_CELLS = 320, 8, 16
 _DOUBT = 2.0**-46
 """More than the rounding errors of an acceptance probability in float64."""
 
-_CHUNK = 1 << 15
-
 
 def discrete_normal(count: int, bits: int, generator: torch.Generator) -> Tensor:
     """`count` independent integers, P(y) ∝ exp(-y² / (2 s²)) with s = 2^bits.
@@ -247,7 +236,7 @@ def discrete_normal(count: int, bits: int, generator: torch.Generator) -> Tensor
     drawn = np.empty(count, dtype=np.int64)
     done = 0
     while done < count:
-        wanted = min(count - done, _CHUNK)
+        wanted = min(count - done, 1 << 15)  # fits into the cache
         kept = _candidates(wanted + wanted // 16 + 16, bits, words_of(generator))[:wanted]
         drawn[done : done + len(kept)] = kept
         done += len(kept)
@@ -338,12 +327,6 @@ def _exp_between(exponent: Fraction, digits: int) -> tuple[Fraction, Fraction]:
 GRID_BITS = 20
 """The usual fineness: the standard deviation of the noise is 2²⁰ steps."""
 
-_LOST = 2.0**-10
-"""The share of a clip that rounding may cost before a finer grid is taken."""
-
-_SLACK = 1 + 1e-9
-"""For the division that finds the nearest step, which is done in float64."""
-
 _LARGEST = 2**52
 """Steps: sums of two such numbers are exact."""
 
@@ -358,7 +341,7 @@ def bits_for_grid(noise_multiplier: float, entries: int) -> int:
 
     24 at most, the finest that `discrete_normal` has. Only public numbers go into it.
     """
-    needed = math.ceil(math.log2(noise_multiplier * math.sqrt(entries) / _LOST))
+    needed = math.ceil(math.log2(noise_multiplier * math.sqrt(entries) * 1024))
     return min(FINEST, max(GRID_BITS, needed))
 
 
@@ -370,7 +353,8 @@ def clip_for_grid(clip: float, entries: int, step: float, *, rounded: str = "eac
     rounded one by one, and their sum is exact). Where only the sum of a batch is rounded, adding an
     example may move it by a whole step more in each entry: C - √d · step ("sum").
     """
-    lost = _SLACK * math.sqrt(entries) * step * (0.5 if rounded == "each" else 1.0)
+    slack = 1 + 1e-9  # for the division that finds the nearest step, which is done in float64
+    lost = slack * math.sqrt(entries) * step * (0.5 if rounded == "each" else 1.0)
     if lost >= clip:
         changed = f"rounding {entries} entries changes their norm by up to {lost:.3g}"
         found = f"`step = {step}` and `clip = {clip}`"

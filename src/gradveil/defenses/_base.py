@@ -9,12 +9,7 @@ from typing import Any, ClassVar, NamedTuple, TypeVar
 import torch
 from torch import Tensor, nn
 
-from gradveil._checks import (
-    check_choice,
-    check_inputs,
-    check_tensor,
-    check_values,
-)
+from gradveil._checks import check_choice, check_inputs, check_tensor, check_values
 from gradveil._random import advance, generator_or_fresh, seed_from
 from gradveil._tensors import add_to_grad
 from gradveil._typing import Tensors

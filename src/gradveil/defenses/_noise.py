@@ -90,9 +90,8 @@ class NoiseDefense(Defense, ABC, family="noise", amount="scale"):
         if shape.floor is not None:  # (1 - floor²) r / mean(r) + floor² where entries are sent
             least = shape.floor**2
             share = (1 - least) * float(entries) / (float(total(levels.values())) or 1.0)
-            levels = {name: r * share + least for name, r in levels.items()}
-            if support is not None:
-                levels = {name: r * support[name] for name, r in levels.items()}
+            sent = support or dict.fromkeys(levels, 1.0)
+            levels = {name: (r * share + least) * sent[name] for name, r in levels.items()}
         factor = self._factor(levels, moments, seen, entries)
         if not 1e-25 < float(factor.detach()) < 1e25:  # float32 may not hold it
             levels = {name: r.double() for name, r in levels.items()}
@@ -136,8 +135,6 @@ class NoiseDefense(Defense, ABC, family="noise", amount="scale"):
 @dataclass(frozen=True)
 class GradientNoise(NoiseDefense, label="noise"):
     """Isotropic Gaussian noise (Eq. 8 with Σ = scale² I). No (ε, δ) guarantee: nothing is clipped.
-
-    Give `scale`, `utility_budget` or `target_error`; see `NoiseDefense` for what they mean.
 
     >>> from gradveil import Moments
     >>> moments = Moments({"w": torch.tensor([1.0, 4.0])}, {"w": torch.tensor([4.0, 1.0])}, 2)
@@ -186,7 +183,6 @@ class OptimalNoise(NoiseDefense, twin=GradientNoise):
     either way.
 
     Args:
-        scale: Or `utility_budget` or `target_error`; see `NoiseDefense` for what they mean.
         granularity: "parameter", or "layer" for one level per tensor.
         cap: The largest ratio √E‖∇g_i‖² / √E g_i² that counts, over the median ratio (appendix B:
             an entry whose gradient is near 0 would soak up all the noise).
@@ -198,8 +194,6 @@ class OptimalNoise(NoiseDefense, twin=GradientNoise):
             or stands out, because of what happens to be 0 on this batch. 0 is the paper's form
             (appendix B), which sends such entries bare: for reproduction only. The default costs
             about 1e-4 of the optimal bound on the paper's models.
-        estimator: How sensitivities are measured when the defense is called on a message.
-        source: "model", "private", "server" or a `Source`: where the shape then comes from.
 
     >>> from gradveil import Moments
     >>> moments = Moments({"w": torch.tensor([1.0, 4.0])}, {"w": torch.tensor([4.0, 1.0])}, 2)

@@ -56,8 +56,7 @@ class PrivateNoise(FixedDefense, amount="noise_multiplier", clamp=None, whole="c
 
     Floating point: by default the noise is a discrete Gaussian on a grid of steps √Σ_ii z C / (B
     2^bits), 2²⁰ or more to the standard deviation, and the sum is rounded to that grid first
-    (`GridMechanism`). What can be sent then does not depend on the batch, and C is smaller by what
-    rounding adds (0.06 % for 120,000 parameters and z = 1; `ClippedMessage`). The account of the
+    (`GridMechanism`), C being smaller by what rounding adds (`ClippedMessage`). The account of the
     continuous Gaussian holds with a few millionths more (`gradveil.privacy.epsilon_on_grid`). Each
     client's message is private by itself: that a sum of discrete Gaussians is none does not matter.
     With ``grid=False`` the noise is continuous and added in floating point: drawn four times as
@@ -71,7 +70,6 @@ class PrivateNoise(FixedDefense, amount="noise_multiplier", clamp=None, whole="c
     then 1.
 
     Args:
-        noise_multiplier: z, the noise over the clip.
         clip: C, the largest norm ‖Σ^{-1/2} g_b‖. As the mean of Σ_ii is 1, it means about the same
             for every shape.
         metric: r, the shape of Σ, from public data or from the model alone; `None`: Σ = I. Entries
@@ -84,7 +82,6 @@ class PrivateNoise(FixedDefense, amount="noise_multiplier", clamp=None, whole="c
         secure: Whether noise that is drawn without a generator comes from a `SecureGenerator`,
             which needs ``gradveil[privacy]``. A generator that is given is used as it is: a seed
             makes noise that can be computed again.
-        grid: Whether the noise is discrete, on a grid.
 
     >>> noise = PrivateNoise(noise_multiplier=1.0, clip=0.5, batch_size=64)
     >>> noise.plan(Moments({"w": torch.zeros(2)}, None, 1)).std["w"]

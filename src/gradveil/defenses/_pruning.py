@@ -135,9 +135,8 @@ class PruningDefense(Defense, ABC, amount="ratio"):
 class GradientPruning(PruningDefense, label="pruning"):
     """Prunes the entries of smallest E g_i² (Eq. 17). No guarantee unless `noise` is added.
 
-    Give `ratio`, `utility_budget` or `target_error`; see `PruningDefense` for what they mean. Which
-    entries are the largest is read off the private batch, as everybody does (source="private"), and
-    everybody can see which they are; with `Public` they are those of public examples.
+    Which entries are the largest is read off the private batch, as everybody does, and everybody
+    can see which they are; with `Public` they are those of public examples.
 
     >>> from gradveil import Moments
     >>> moments = Moments({"w": torch.tensor([1.0, 4.0])}, {"w": torch.tensor([4.0, 1.0])}, 2)
@@ -175,7 +174,6 @@ class OptimalPruning(PruningDefense, twin=GradientPruning):
     are worth nothing and go first. With optimal noise on what is kept the order is the same.
 
     Args:
-        ratio: Or `utility_budget` or `target_error`; see `PruningDefense` for what they mean.
         noise: On what is kept. Without it there is no guarantee.
         granularity: "parameter", or "layer" for one score per tensor.
         floor: See `OptimalNoise`, as for `estimator` and `source`.

@@ -49,15 +49,12 @@ class _Remembering(_ByValues):
     _memory: Any = None
 
     def reset(self) -> None:
-        """Forget it, as for a new model."""
         self._memory = None
 
     def state_dict(self) -> dict[str, Any]:
-        """What is kept; nothing before the first step."""
         return {} if self._memory is None else {self.remembers: self._memory}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continue from a state that `state_dict` returned."""
         check_state(state, {self.remembers})
         self._memory = state.get(self.remembers)
 
@@ -66,14 +63,12 @@ class _Remembering(_ByValues):
 class ErrorFeedback(_Remembering, amount="ratio", varies=False):  # what was sent shows
     """y_t = top_k(g_t + e_t), e_{t+1} = g_t + e_t - y_t, e_1 = 0 (Stich et al. 2018).
 
-    All that is sent and held back adds up to all gradients: Σ_t y_t + e = Σ_t g_t.
+    `ratio` is the share of entries that is held back, as in `GradientPruning`. All that is sent and
+    held back adds up to all gradients: Σ_t y_t + e = Σ_t g_t.
 
     Guarantee: none. Entries are sent bare, which they are shows, and what is not sent now is sent
     later. An attacker who knows it knows the algorithm and not e_t. At the first step e is 0, and
     that is what it assumes; later the message is of several batches, and it is wrong by the rest.
-
-    Args:
-        ratio: The share of entries that is held back, as in `GradientPruning`.
 
     >>> ErrorFeedback(ratio=0.9)
     ErrorFeedback(ratio=0.9)
@@ -143,8 +138,8 @@ class Outpost(_Remembering, amount="scale"):
         for name in ("scale", "decay"):
             check_not_negative(getattr(self, name), name)
             check_at_most(getattr(self, name), name)
-        check_ratio(self.noisy, "noisy")
-        check_ratio(self.ratio, "ratio")
+        for name in ("noisy", "ratio"):
+            check_ratio(getattr(self, name), name)
 
     def given(
         self, moments: Moments, message: Message, inputs: Tensor, generator: torch.Generator
@@ -177,9 +172,8 @@ class Outpost(_Remembering, amount="scale"):
         before = int(self._memory or 0)
         chance = torch.tensor(1 / (1 + self.decay * before), dtype=torch.float64)
         self._memory = before + 1
-        if bool(bernoulli(chance, generator)):
-            return super().respond(message, inputs, generator)
-        return NoDefense().respond(message, inputs, generator)
+        defended = super() if bool(bernoulli(chance, generator)) else NoDefense()
+        return defended.respond(message, inputs, generator)
 
 
 @dataclass(frozen=True)
@@ -244,7 +238,13 @@ class Soteria(_ByValues, label="Soteria", amount="ratio", varies=False):
             expected = "be a layer that is trained, so that its gradient is sent"
             found = f"that `{weight}` is not in the message"
             raise WrongValue("layer", expected, found, "Name another one.")
-        scores = _scores(_features(message, layer), inputs, self.probes, generator)
+        features = _features(message, layer)
+        with torch.no_grad():
+            values = features(inputs)
+            directions = draw_probes(inputs, self.probes, generator)
+            squares = sum(jvp(features, (inputs,), (v,))[1].square() for v in directions)
+        slopes = (torch.as_tensor(squares) / self.probes).sqrt()
+        scores = (slopes / (values.abs() + 0.1)).sum(0)
         return Given(Shape({weight: (scores,)}, silent=True), moments)
 
     def mechanism(self, shape: Shape, moments: Moments) -> Mechanism:
@@ -286,18 +286,6 @@ def _features(message: Any, layer: nn.Linear) -> Callable[[Tensor], Tensor]:
     return features
 
 
-def _scores(
-    features: Callable[[Tensor], Tensor], inputs: Tensor, probes: int, generator: torch.Generator
-) -> Tensor:
-    """Σ_b ‖∇_x r_bi‖ / (|r_bi| + 0.1) of each feature i."""
-    with torch.no_grad():
-        values = features(inputs)
-        directions = draw_probes(inputs, probes, generator)
-        squares = sum(jvp(features, (inputs,), (v,))[1].square() for v in directions)
-    slopes = (torch.as_tensor(squares) / probes).sqrt()
-    return (slopes / (values.abs() + 0.1)).sum(0)
-
-
 class InputDefense(FixedDefense, whole="changes the inputs first"):
     """Sends the message of other inputs than the private ones, bare.
 
@@ -317,21 +305,14 @@ class InputDefense(FixedDefense, whole="changes the inputs first"):
         values = checked_values(self.prepared(message), inputs)
         return values, Moments.of_values(values, inputs.numel())
 
-    def mechanism(self, shape: Shape, moments: Moments) -> Mechanism:
-        """Everything is sent as it is."""
-        return NoDefense().mechanism(shape, moments)
-
 
 @dataclass(frozen=True)
 class Pixelization(InputDefense):
     """Every block of size × size pixels becomes its mean; the image keeps its shape (Fan 2018).
 
-    Guarantee: none (Fan's own has noise, too). The means of the blocks are in the message as
-    everything is without a defense; what is inside of the blocks is not in it at all, so that
-    images which differ only there cannot be told apart.
-
-    Args:
-        size: The side of a block in pixels; those at the edge may be smaller.
+    Blocks at the edge may be smaller. Guarantee: none (Fan's own has noise, too). The means of the
+    blocks are in the message as everything is without a defense; what is inside of the blocks is
+    not in it at all, so that images which differ only there cannot be told apart.
 
     >>> Pixelization(2).pixelated(torch.tensor([[[[1.0, 3.0, 5.0]]]]))
     tensor([[[[2., 2., 5.]]]])
@@ -367,15 +348,12 @@ class Pixelization(InputDefense):
 class MixUp(InputDefense, label="MixUp"):
     """x̃_b = w x_b + (1 - w) x_{b+1}, L̃ = w L(x̃, y_b) + (1 - w) L(x̃, y_{b+1}) (Zhang et al. 2018).
 
-    Example b is mixed with the next one of the batch, the last with the first. Zhang et al. draw
-    pairs and w anew for each batch: few bits, which an attacker can try one after the other, so
-    they are fixed here and count as known.
+    w is the `weight`. Example b is mixed with the next one of the batch, the last with the first.
+    Zhang et al. draw pairs and w anew for each batch: few bits, which an attacker can try one after
+    the other, so they are fixed here and count as known.
 
     Guarantee: none. In a batch of n this is a matrix w I + (1 - w) P of the examples, which has an
     inverse unless w = 1/2 and n is even. A batch of one is not changed.
-
-    Args:
-        weight: w, the share of the example itself.
 
     >>> MixUp(weight=0.7)
     MixUp(weight=0.7)

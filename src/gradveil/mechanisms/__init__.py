@@ -332,9 +332,6 @@ class LaplaceMechanism(AnyMechanism):
     Its Fisher information about g_i is 1/b_i² = 2/std_i²: twice that of Gaussian noise of the same
     variance, which has the least of all. 0 sends an entry as it is.
 
-    Args:
-        std: The standard deviation of the noise, a number or tensors by parameter name.
-
     >>> LaplaceMechanism(std=2.0).information({"w": torch.zeros(2)})["w"]
     tensor([0.5000, 0.5000])
     """

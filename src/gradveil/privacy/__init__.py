@@ -1,11 +1,4 @@
-"""Statements with a proof: (ε, δ), recognition, and secure noise.
-
->>> from gradveil.privacy import PrivacyAccount
->>> account = PrivacyAccount(noise_multiplier=4.0, sample_rate=1.0, delta=1e-5)
->>> account.step(16)
->>> round(account.epsilon(), 3)
-4.377
-"""
+"""Statements with a proof: (ε, δ), recognition, and secure noise."""
 
 from gradveil._secure import SecureGenerator
 

@@ -35,13 +35,11 @@ class PrivacyAccount:
     clipped, or noised less, is not covered: the account believes what it is told.
 
     Args:
-        noise_multiplier: z.
         sample_rate: q, the probability with which each example (or client) takes part in a step,
             drawn anew and independently (`poisson_sample`); 1 if all take part in all steps.
             Batches of a fixed size, or a shuffled data set, are not this: account for them with 1
             and neighbours="replace-one", because an example that is added there pushes another one
             out, and the sum moves by 2C. Add-remove would understate ε.
-        delta: δ.
         unit: What one more or less of is hidden: an "example" (FedSGD), or a "client" (FedAvg, its
             update clipped).
         budget: The largest ε(δ) that may be spent; `None` for no limit.
@@ -105,11 +103,7 @@ class PrivacyAccount:
         return self.budget is not None and self.epsilon(n) > self.budget
 
     def allowed(self, most: int) -> int:
-        """How many more steps the budget allows, `most` at the most.
-
-        >>> PrivacyAccount(4.0, 1.0, 1e-5, budget=4.5).allowed(100)
-        16
-        """
+        """How many more steps the budget allows, `most` at the most."""
         check_not_negative_count(most, "most")
         low, high = 0, most
         while low < high:  # ε grows with the steps

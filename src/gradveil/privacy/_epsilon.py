@@ -107,10 +107,6 @@ def poisson_sample(count: int, rate: float, generator: torch.Generator) -> Tenso
     return bernoulli(chances, generator).nonzero().flatten()
 
 
-PRECISION, LEAST, MOST = 1e-3, -4.0, 14.0
-"""Of a noise multiplier's logarithm that is solved for, and between which it is looked for."""
-
-
 def epsilon_after(
     noise_multiplier: float,
     sample_rate: float,
@@ -138,12 +134,7 @@ def epsilon_after(
     ‖g_b‖ ≤ C where b is drawn, and it is dominated by the same (1 - q) N(0, z²) + q N(1, z²) and
     N(0, z²), in every step, whatever the steps before have said. For q = 1 that is μ = √T/z.
 
-    Args:
-        noise_multiplier: z; without noise ε is infinite.
-        sample_rate: q, the probability of each example (Poisson sampling); 1 if all are in.
-        steps: T.
-        delta: δ.
-        neighbours: "add-remove", "zero-out" or "replace-one".
+    The arguments are z, q (1 if all examples are in), T, δ, and the neighbours.
 
     >>> round(epsilon_after(4.0, 1.0, 16, 1e-5), 3)
     4.377
@@ -190,18 +181,18 @@ def solve_noise_multiplier(
     high = 0.0
     while above(high) > 0:
         high += 1.0
-        if high > MOST:
-            expected = f"be within reach of a noise multiplier of {math.exp(MOST):.0e}"
+        if high > 14:
+            expected = f"be within reach of a noise multiplier of {math.exp(14):.0e}"
             advice = "Take fewer steps, a larger target or a larger `delta`."
             raise WrongValue("target_epsilon", expected, str(target_epsilon), advice, True)
     low = high - 1.0
     while above(low) <= 0:
         low, high = low - 1.0, low
-        if low < LEAST:
+        if low < -4:
             return math.exp(high)
-    log_z = float(brentq(above, low, high, xtol=PRECISION / 4))
+    log_z = float(brentq(above, low, high, xtol=2.5e-4))
     while above(log_z) > 0:
-        log_z += PRECISION / 4
+        log_z += 2.5e-4
     return math.exp(log_z)
 
 
@@ -236,9 +227,6 @@ def _replaced(noise_multiplier: float, sample_rate: float, steps: int, delta: fl
 
 FINE, COARSE = 1e-3, 1e-2
 """The error of ε that is aimed at, and that which is put up with where it saves time."""
-
-FEW_POINTS, MANY_POINTS, WIDEST = 1 << 18, 1 << 22, 500.0
-"""Of a discretised loss: where time is saved, at most, and its largest range."""
 
 
 @dataclass(frozen=True)
@@ -340,12 +328,13 @@ def _discretised(
 
     loss = prv.PoissonSubsampledGaussianPRV(sample_rate, noise_multiplier)
     size = _range(sample_rate, noise_multiplier, most_steps, delta_error)
-    if not size < WIDEST:
+    if not size < 500:
         return None
     with _quiet():
         share = math.sqrt(most_steps * math.log(12 / delta_error) / 2)  # error over mesh
         points = 2 * size * share  # that an error of 1 would take
-        error = max(FINE, min(COARSE, points / FEW_POINTS), points / MANY_POINTS)
+        # 2¹⁸ points where that saves time, and 2²² at the most
+        error = max(FINE, min(COARSE, points / 2**18), points / 2**22)
         domain = prv.Domain.create_aligned(-size, size, error / share)
         kept = prv.TruncatedPrivacyRandomVariable(loss, domain.t_min, domain.t_max)
         try:

@@ -12,6 +12,7 @@ def recognition_bound(
 ) -> float:
     """P[success] ≤ min_ε (e^ε κ + δ(ε)), from the privacy loss of T sampled Gaussian releases.
 
+    κ is the chance of the best blind `guess`; z, q and T are as for `epsilon_after`.
     Success is any event that an attacker without the release has with probability κ at most: to
     name the example among N, or to give one within some error. He may know everything but that
     example, the model and all releases included. The smallest over all real ε is the largest
@@ -22,10 +23,6 @@ def recognition_bound(
 
     References: Hayes, Mahloujifar and Balle, "Bounding Training Data Reconstruction in DP-SGD",
     2023; Balle, Cherubin and Hayes, "Reconstructing Training Data with Informed Adversaries", 2022.
-
-    Args:
-        guess: κ, the chance of the best blind guess.
-        noise_multiplier, sample_rate, steps: z, q and T, as for `epsilon_after`.
 
     >>> round(recognition_bound(0.1, noise_multiplier=4.0, sample_rate=1.0, steps=16), 3)
     0.389
@@ -72,7 +69,6 @@ def renyi_bound(diameter: float, noise_multiplier: float, sample_rate: float, st
 
     Args:
         diameter: The range of an entry of the input: its largest minus its smallest value.
-        noise_multiplier, sample_rate, steps: z, q and T, as for `epsilon_after`.
 
     >>> round(renyi_bound(1.0, noise_multiplier=2.0, sample_rate=1.0, steps=1), 4)
     0.1455

@@ -7,10 +7,24 @@ from math import log
 import torch
 from torch import Tensor
 
-from gradveil._checks import WrongValue, check_count, check_kind, check_ratio, check_structure
+from gradveil._checks import (
+    WrongValue,
+    check_count,
+    check_inputs,
+    check_kind,
+    check_ratio,
+    check_structure,
+)
 from gradveil._tensors import total
 from gradveil._typing import Tensors
-from gradveil.messages import GradientMessage, Message, TokenGradient, over_rows, separates
+from gradveil.messages import (
+    GradientMessage,
+    Message,
+    TokenGradient,
+    example_gradients,
+    over_rows,
+    separates,
+)
 from gradveil.sensitivity import Estimator, Moments, measure_with_values
 
 from ._shape import Factors, Shape
@@ -305,7 +319,11 @@ def _trial(batches: Sequence[Evidence], size: int) -> Callable[[Sequence[float]]
     parts, order, every, owners = min(len(batches), 8), [], [], []
     for part in range(parts):
         rest = [batch for place, batch in enumerate(batches) if place % parts != part]
-        every.append(_logs(levels_of(*pool(rest, size)), chosen))
+        levels, rows = levels_of(*pool(rest, size)), []
+        for name, index in chosen.items():  # the four levels at the chosen entries, one row each
+            own = [part.expand_as(levels[name][3]).reshape(-1)[index] for part in levels[name]]
+            rows.append(torch.stack(own).double())
+        every.append(torch.cat(rows, 1))
         held = [batch.moments for batch in batches[part::parts]]
         owners += [part] * len(held)
         order += held
@@ -345,10 +363,37 @@ def _entries(tensors: Mapping[str, Tensor], chosen: Mapping[str, Tensor]) -> Ten
     return torch.cat([tensors[n].reshape(-1)[index].double() for n, index in chosen.items()])
 
 
-def _logs(levels: dict[str, Levels], chosen: dict[str, Tensor]) -> Tensor:
-    """The four levels at the chosen entries, one row each."""
-    parts = []
-    for name, index in chosen.items():
-        own = [part.expand_as(levels[name][3]).reshape(-1)[index] for part in levels[name]]
-        parts.append(torch.stack(own).double())
-    return torch.cat(parts, 1)
+def rms_shape(message: GradientMessage, inputs: Tensor) -> Shape:
+    """r_i ∝ √E g_bi² over public examples b: as much noise as there is gradient.
+
+    That minimises the noise Σ_i Σ_ii beside the clipping norm E Σ_i g_bi² / Σ_ii, whose product is
+    least for Σ_ii ∝ √E g_bi². For `PrivateNoise`, whose shape must not depend on private data. A
+    tensor's squares are the product of their means over columns and over rows, which few examples
+    determine. No root mean square is taken to be below a twentieth of that of its tensor, and no
+    tensor's below a twentieth of that of all.
+
+    >>> model = torch.nn.Linear(2, 1)
+    >>> message = GradientMessage(model, lambda o, _: o.sum(), None)
+    >>> shape = rms_shape(message, torch.tensor([[3.0, 1.0], [3.0, -1.0]]))
+    >>> [round(float(r), 3) for r in shape.levels(dict(model.named_parameters()))["weight"][0]]
+    [3.0, 1.0]
+    """
+    check_inputs(inputs)
+    squares: Tensors = {}
+    with torch.no_grad():
+        for gradients in example_gradients(message, inputs):
+            for name, g in gradients.items():
+                square = g.square().sum(0) / len(inputs)
+                squares[name] = squares[name] + square if name in squares else square
+    least, entries = 0.05**2, sum(s.numel() for s in squares.values())
+    whole = sum(float(s.sum(dtype=torch.float64)) for s in squares.values()) / entries
+    factors = {}
+    for name, square in squares.items():
+        mean = square.mean().clamp(min=least * max(whole, torch.finfo(torch.float32).tiny))
+        square = square.clamp(min=least * mean)
+        parts = [square]
+        if square.dim() > 1:
+            rows = square.mean(tuple(range(1, square.dim())), keepdim=True)
+            parts = [rows / square.mean(), square.mean(0, keepdim=True)]
+        factors[name] = tuple(part.sqrt() for part in parts)
+    return Shape(factors)

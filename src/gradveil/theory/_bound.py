@@ -25,8 +25,10 @@ from gradveil.sensitivity import measure
 
 from ._fisher import (
     BoundCase,
+    Evaluations,
     FisherInformation,
     MeanInformation,
+    Smoothness,
     fisher_trace,
     largest_eigenvalue,
     mean_and_error,
@@ -34,7 +36,6 @@ from ._fisher import (
     plan_information_trace,
 )
 from ._prior import Prior
-from ._smoothness import Evaluations, Smoothness
 from ._utility import selects, shows_selection
 
 if TYPE_CHECKING:
@@ -43,16 +44,8 @@ if TYPE_CHECKING:
 DENSE_LIMIT = 1024
 """Up to how many input entries the full bound is computed with the dense matrix."""
 
-BATCHES_LIMIT = 2**27
-"""Up to how many numbers the matrices of all batches are held for an interval."""
-
-QUANTILES, RESAMPLES = (0.025, 0.975), 2000
-
 ENOUGH_BATCHES = 8
 """For a mean over the data. The value at fewer is given, and called no guarantee."""
-
-NEARLY = 0.02
-"""By what share the information may exceed what a prior was measured for: that of other probes."""
 
 
 @dataclass(frozen=True)
@@ -167,17 +160,19 @@ def mean_bound(
     cases = _embedded(cases, prior, planned_by)
     generator = generator_or_fresh(generator)
     try:
-        each: Sequence[Evaluations | None] = known or [None] * len(cases)
-        parts = [FisherInformation(*case, own) for case, own in zip(cases, each, strict=True)]
+        kept: Sequence[Evaluations | None] = known or [None] * len(cases)
+        parts = [FisherInformation(*case, own) for case, own in zip(cases, kept, strict=True)]
         information = MeanInformation(parts)
-        seen = information.smoothness(generator)
+        # features move by themselves at the first two batches
+        each = (part.smoothness(generator, place < 2) for place, part in enumerate(parts))
+        seen = sum(each, Smoothness())
     except (RuntimeError, ModelError) as failure:
         if is_out_of_memory(failure):
             raise
         return _undifferentiable(cases, prior, method)
     shown = not public_plan and any(shows_selection(i.mechanism, i.values) for i in parts)
     asked = Asked(information, prior, planned_by, probes, generator)
-    hopeless = seen.hidden or shown or information.is_infinite()
+    hopeless = seen.hidden or shown or any(part.is_infinite() for part in parts)
     small = information.size <= DENSE_LIMIT
     form = dense_bound if solver == "dense" or (solver == "auto" and small) else iterative_bound
     form = trace_bound if method == "trace" else form
@@ -244,7 +239,7 @@ def _excess(asked: "Asked") -> str:
     if asked.planned_by is not None:
         return "the noise levels tell of the batch, too, and the prior is for fixed levels"
     found = largest_eigenvalue(asked.information, asked.generator)
-    if found <= (1 + NEARLY) * prior.largest:
+    if found <= 1.02 * prior.largest:  # as it may be with other probes
         return ""
     return (
         f"the message tells {found:.3g} of one direction, where the prior was measured for at most"
@@ -395,7 +390,8 @@ def dense_bound(asked: Asked) -> Formed:
         else one.matrix() + plan_information(one.message, one.inputs, planned_by)
         for one in information.parts
     )
-    kept = [*each] if information.size**2 * len(information.parts) <= BATCHES_LIMIT else []
+    small = information.size**2 * len(information.parts) <= 2**27  # to be held for an interval
+    kept = [*each] if small else []
     matrix = sum(kept or each, torch.zeros(())) / len(information.parts)
     inverse = _inverse_root(matrix, prior, information)
     if inverse is None:
@@ -494,8 +490,8 @@ def _spread(inverse: Tensor) -> tuple[float, float] | None:
     if count < 2:
         return None
     generator = named_stream("bound", count)
-    chosen = torch.randint(count, (RESAMPLES, count), generator=generator)
-    ends = torch.quantile(inverse[chosen].mean(1), torch.tensor(QUANTILES, dtype=inverse.dtype))
+    means = inverse[torch.randint(count, (2000, count), generator=generator)].mean(1)
+    ends = torch.quantile(means, torch.tensor((0.025, 0.975), dtype=inverse.dtype))
     middle = inverse.mean()
     low, high = (middle + (ends - middle) * (count / (count - 1)) ** 0.5).tolist()
     return 1 / high, (1 / low if low > 0 else float("inf"))

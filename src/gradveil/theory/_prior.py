@@ -6,13 +6,7 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from gradveil._checks import (
-    WrongValue,
-    check_count,
-    check_inputs,
-    check_not_negative,
-    check_tensor,
-)
+from gradveil._checks import WrongValue, check_count, check_inputs, check_not_negative, check_tensor
 from gradveil._random import generator_or_fresh, normal_like
 
 
@@ -98,11 +92,6 @@ class Prior:
         return WrongValue("prior", expected, found, "Fit it to such examples.")
 
 
-ROUNDING = 1e-10
-"""What `fit` adds to the variance of each direction, over the norm of the covariance: enough to
-invert it in float64, and too little to show in a bound."""
-
-
 @dataclass(frozen=True)
 class GaussianPrior(Prior):
     """Each example is N(mean, covariance), independently of the others.
@@ -172,7 +161,8 @@ class GaussianPrior(Prior):
         flat = samples.flatten(1).double()
         around, classes = (flat.mean(0), 1) if labels is None else _class_means(flat, labels)
         covariance = (flat - around).T @ (flat - around) / (len(flat) - classes)
-        covariance.diagonal().add_(ridge + ROUNDING * float(covariance.norm()))
+        # enough to invert it in float64, and too little to show in a bound
+        covariance.diagonal().add_(ridge + 1e-10 * float(covariance.norm()))
         within = "" if labels is None else " within classes"
         return cls(flat.mean(0), covariance, f"Gaussian{within} fitted to {len(flat)} samples")
 

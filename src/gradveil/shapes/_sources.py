@@ -1,12 +1,35 @@
-"""The model alone as a source of shapes, and what its outputs say of examples."""
+"""Where shapes come from: the model alone, public examples, or the server within limits.
 
+And how far examples are followed: what a model's outputs say of made-up and of public ones.
+"""
+
+from abc import abstractmethod
+from collections.abc import Mapping
+from dataclasses import fields, replace
+from math import log
 from typing import Any, NamedTuple
+from weakref import ReferenceType, ref
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from gradveil._checks import NonFiniteError, WrongValue, check_finite, first_line
-from gradveil._random import named_stream, normal_like
+from gradveil._batches import check_pair
+from gradveil._checks import (
+    NonFiniteError,
+    WrongValue,
+    check_count,
+    check_finite,
+    check_inputs,
+    check_kind,
+    check_positive,
+    check_ratio,
+    check_tensor,
+    first_line,
+)
+from gradveil._random import named_stream, normal_like, seed_from
+from gradveil._tensors import flatten, unflatten
+from gradveil._typing import Tensors
+from gradveil.mechanisms import constant_like
 from gradveil.messages import (
     GradientMessage,
     LocalUpdateMessage,
@@ -14,14 +37,17 @@ from gradveil.messages import (
     ModelError,
     MovableMessage,
     TokenGradient,
+    check_match,
     couples_examples,
+    gradient_of,
     movable,
     outputs_of,
     random_ids,
 )
+from gradveil.sensitivity import Moments
 
-from ._fit import gather, moments_for, shape_with
-from ._shape import Given, KeptSource, Request
+from ._fit import fit_shape, gather, moments_for, shape_with
+from ._shape import Given, Needs, Request, Shape, Source, check_state
 
 SEEN = (GradientMessage, LocalUpdateMessage)
 """Messages whose model and loss can be seen."""
@@ -31,6 +57,85 @@ OUT = (
     " (source='private')."
 )
 """The way out where examples cannot be made up."""
+
+
+class KeptSource(Source):
+    """Makes a shape every `refresh_every` calls, and when what it is for has changed.
+
+    That is said by a key: the names and shapes of the model's parameters, and what else it is made
+    for. The model itself is not kept alive.
+    """
+
+    any_model = True
+    """Whether it is for every model of the same names and shapes, such as that of each round."""
+
+    def __init__(self, refresh_every: int = 20) -> None:
+        check_count(refresh_every, "refresh_every")
+        self.refresh_every = refresh_every
+        self.reset()
+
+    def reset(self) -> None:
+        """Forget the shape, as for a new model."""
+        self._left = 0
+        self._key: list[Any] = []
+        self._given: Given | None = None
+        self._owner: ReferenceType[nn.Module] | None = None
+
+    @abstractmethod
+    def _setting(self, asked: Request) -> list[Any]:
+        """Numbers and text that change with what else the shape is made for."""
+
+    @abstractmethod
+    def _made(self, asked: Request) -> Given:
+        """A new shape."""
+
+    def given(self, asked: Request) -> Given:
+        """The shape that is kept, or a new one where it is due."""
+        model = getattr(getattr(asked.message, "loss", None), "model", None)
+        parameters: Tensors = getattr(movable(asked.message), "parameters", {})
+        names = (part for name, p in parameters.items() for part in (name, *p.shape))
+        key = [*self._setting(asked), *names]
+        of_another = self._owner is not None and self._owner() is not model
+        if self._given is None or key != self._key or of_another or not self._left:
+            self._given, self._key, self._left = self._made(asked), key, self.refresh_every
+        self._owner = None if self.any_model else ref(model)  # type: ignore[arg-type]
+        self._left -= 1
+        return self._given.to(asked.inputs.device)
+
+    def follow(self, other: "KeptSource") -> None:
+        """Take over what another one of the same kind keeps, as made just now.
+
+        So several defenses, or the clients of several trainings, have a shape that was made once at
+        the same model.
+        """
+        check_kind(other, "other", type(self), f"Use another {type(self).__name__}.")
+        self.reset()
+        self._given, self._key, self._left = other._given, list(other._key), self.refresh_every
+
+    def state_dict(self) -> dict[str, Any]:
+        """What is kept and the number of calls that had it; nothing before the first call."""
+        if self._given is None:
+            return {}
+        step, shape = self.refresh_every - self._left, dict(self._given.shape.factors)
+        return {"step": step, "key": list(self._key), "shape": shape, **vars(self._given.moments)}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Continue from a state that `state_dict` returned, at the next model of its key."""
+        names = {field.name for field in fields(Moments)}
+        check_state(state, {"step", "key", "shape", *names})
+        self.reset()
+        if state:
+            self._left, self._key = -int(state["step"]) % self.refresh_every, list(state["key"])
+            moments = Moments(**{name: state[name] for name in names})
+            self._given = Given(Shape(state["shape"]), moments)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Elsewhere the model is another one, so that what belongs to a model stays here."""
+        if self._owner is None:
+            return dict(vars(self))
+        other = self.__deepcopy__({})
+        other.reset()
+        return dict(vars(other))
 
 
 class ModelSource(KeptSource):
@@ -123,6 +228,198 @@ def model_given(
     exponents = (1.0, 0.4, 0.5, 0.0) if alone else (1.0, 0.0, 0.0, 0.0)
     shape = shape_with(known, len(inputs), [trust * e for e in exponents])
     return Given(shape, moments_for(known, len(inputs)))
+
+
+class Public(KeptSource):
+    """Public examples at the current model (Theorems 2 to 4).
+
+    What leaves the client is then a fixed channel, whatever is in the private batch. The shape is
+    shrunk towards isotropic noise as far as the public examples themselves demand it, and
+    altogether where the model shows that they are of another kind (`fit_shape`, `trust_in`).
+    `utility_budget` and `target_error` are met on the public examples.
+
+    The shape is made anew, too, when parameters have other names or shapes, or when there are more
+    or fewer private examples. Probes come from a generator of their own, so that what they draw
+    does not shift the noise.
+
+    Args:
+        examples: Public inputs and targets, shaped like private ones. Eight batches reach nearly
+            all of the gain that there is; two are enough not to lose.
+        refresh_every: Calls from one shape to the next.
+        batch_size: Of the public batches; that of the private one if `None`, or half of the
+            examples where there are fewer than two batches.
+
+    >>> from gradveil import OptimalNoise
+    >>> public = Public((torch.zeros(8, 3), torch.zeros(8).long()))
+    >>> OptimalNoise(scale=0.1, source=public).source
+    Public(8 examples, refresh_every=10)
+    """
+
+    name = "public"
+
+    def __init__(
+        self,
+        examples: tuple[Tensor, Tensor],
+        refresh_every: int = 10,
+        batch_size: int | None = None,
+    ) -> None:
+        check_pair(examples, "examples")
+        tokens = gradient_of(examples[0]).takes_tokens
+        check_inputs(examples[0], "examples[0]", tokens=tokens)
+        check_tensor(examples[1], "examples[1]")
+        check_match(*examples, tokens=tokens)
+        if batch_size is not None:
+            check_count(batch_size, "batch_size")
+        super().__init__(refresh_every)
+        self.examples, self.batch_size = examples, batch_size
+
+    def _setting(self, asked: Request) -> list[Any]:
+        return [asked.needs.key, len(asked.inputs)]
+
+    def _made(self, asked: Request) -> Given:
+        needs, _, message, inputs, given = asked
+        generator = torch.Generator(given.device).manual_seed(seed_from(given))
+        own, size = movable(message), len(inputs)
+        public, targets = self.examples
+        order = torch.randperm(len(public), generator=generator, device=generator.device)
+        public = public[order.to(public.device)].to(inputs)
+        targets = targets[order.to(targets.device)].to(inputs.device)
+        each = min(self.batch_size or size, max(1, len(public) // 2))
+        parameters: Tensors = getattr(own, "parameters", {})
+        numbers = sum(p.numel() for p in parameters.values()) or 1
+        most = max(2, 2**26 // numbers)  # of batches, whose evidence has to fit into memory
+        whole = min(len(public) // each, most) * each
+        batches = [
+            gather(own.of(t), x, generator, needs.estimator, judged=needs.judged)
+            for x, t in zip(public[:whole].split(each), targets[:whole].split(each), strict=True)
+        ]
+        trust = trust_in(own.of(targets), public, generator)
+        return Given(fit_shape(batches, size=size, trust=trust), moments_for(batches, size))
+
+    def __repr__(self) -> str:
+        return f"Public({len(self.examples[0])} examples, refresh_every={self.refresh_every})"
+
+
+class FromServer(Source):
+    """A shape that the server sends; the client sets the amount.
+
+    Nothing is measured, and a step costs what isotropic noise costs. Before the first shape all
+    levels are equal. With relative levels r_i the noise has the variances
+
+        Σ_ii = scale² ((1 - floor²) r_i / mean(r) + floor²),    r_i ≤ cap · geometric mean of r.
+
+    Formal guarantees, for every shape that a server may send, by design or by mistake: no entry
+    has a standard deviation below `floor` times the scale, and their root mean square is the scale.
+    What is sent is isotropic noise of floor · scale, and more noise on top of it that does not
+    depend on the batch; so whatever holds for `GradientNoise(floor * scale)` holds here. A few
+    entries cannot soak up the noise either: whatever one in a hundred asks for, the others keep
+    nine tenths of the scale in root mean square (with the default `cap`). For rounding all of this
+    holds of the steps. Pruning sends the share of entries that the client says.
+
+    A hostile server can still choose where noise is larger, put the entries that it wants to read
+    at the floor, and, of pruning, choose which entries are sent. Pruning without noise and rounding
+    have no guarantee at all. A larger `floor` leaves a server less to choose.
+
+    Args:
+        floor: The least standard deviation over the scale, in [0, 1]; 1 is isotropic noise. 0.05
+            costs an honest server less than 1 % of the gain where layers are alike, and a tenth
+            where they differ by 1e4 (a fresh CIFAR ConvNet-16).
+        cap: The largest level that counts, over the geometric mean of all.
+
+    >>> from gradveil import OptimalNoise
+    >>> source = FromServer(floor=0.5)
+    >>> source.use(Shape({"w": (torch.tensor([1.0, 1.0, 1e20]),)}))
+    >>> defense = OptimalNoise(scale=0.1, source=source)
+    >>> std = defense.respond(lambda x: {"w": x.sum(0)}, torch.zeros(1, 3)).mechanism.std["w"]
+    >>> bool((std >= 0.05).all()), round(float(std.square().mean()), 6)
+    (True, 0.01)
+    """
+
+    name = "server"
+
+    def __init__(self, floor: float = 0.05, cap: float = 10.0) -> None:
+        check_ratio(floor, "floor")
+        check_positive(cap, "cap")
+        self.floor, self.cap = floor, cap
+        self.shape: Shape | None = None
+        """The last shape; `None` before the first."""
+
+    def use(self, shape: Shape) -> None:
+        """Spread noise by this shape from now on; that it fits is seen when there is a message."""
+        check_kind(shape, "shape", Shape, "Give the one that the server sent.")
+        if shape.silent:
+            found = "`silent = True`: a level of 0 would switch the noise off"
+            advice = "Give it to `PrivateNoise`, which sends no such entry."
+            raise WrongValue("shape", "have levels above 0", found, advice)
+        self.shape = shape
+
+    def given(self, asked: Request) -> Given:
+        """The server's shape within limits; the moments hold names and sizes, and no numbers."""
+        like = asked.like
+        moments = Moments(constant_like(1.0, like), None, asked.inputs.numel())
+        if self.shape is None:
+            return Given(replace(Shape.isotropic(like), floor=self.floor), moments)
+        kept = self.shape.made  # once for all steps, and clients of a process, that share it
+        sizes = [(name, v.shape, v.dtype, v.device) for name, v in like.items()]
+        key = (self.floor, self.cap, *sizes)
+        if key not in kept:
+            levels = limited_levels(self.shape, like, self.cap)
+            factors = {name: (level.to(like[name]),) for name, level in levels.items()}
+            kept[key] = Given(Shape(factors, floor=self.floor), moments)
+        given: Given = kept[key]
+        return given
+
+    def check(self, needs: Needs) -> None:
+        """Require an amount that needs no examples, and a defense that takes a shape."""
+        if needs.examples is not None:
+            raise WrongValue(
+                needs.examples,
+                "be left out with a shape from the server, which says how noise is spread, not how"
+                " much",
+                "it given",
+                "Use a `scale`, a `ratio` or a `step`, or source=Public(examples).",
+            )
+        if not needs.sensitivities:
+            expected = "be left out for a defense that spreads nothing by a shape"
+            advice = "Use it with optimal noise, pruning or rounding."
+            raise WrongValue("source", expected, repr(self), advice)
+
+    def reset(self) -> None:
+        """Forget the shape: equal levels until the next one."""
+        self.shape = None
+
+    def state_dict(self) -> dict[str, Any]:
+        """The last shape, by parameter name; nothing before the first."""
+        return {} if self.shape is None else {"shape": dict(self.shape.factors)}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Continue from a state that `state_dict` returned."""
+        check_state(state, {"shape"})
+        self.reset()
+        if state:
+            self.use(Shape(state["shape"]))
+
+    def __repr__(self) -> str:
+        return f"FromServer(floor={self.floor}, cap={self.cap})"
+
+
+def limited_levels(shape: Shape, like: Mapping[str, Tensor], cap: float) -> Tensors:
+    """r_i over the geometric mean of all levels, at most `cap`.
+
+    A level counts up to 1e4 times the median of all, and down to 1e-4 of it, so that no few of them
+    move the mean by much. It stays above 0.
+    """
+    shape.check(like)
+    device = next(iter(like.values())).device
+    one, logs = torch.zeros((), dtype=torch.float64, device=device), {}
+    for name, value in like.items():
+        parts = [factor.to(one).log() for factor in shape.factors[name]]
+        logs[name] = sum(parts, one).expand(value.shape)
+    row = flatten(logs)
+    if len(row):
+        row = (row - row.median()).clamp_(-log(1e4), log(1e4))
+        row = (row - row.mean()).exp_().clamp_(1e-9, cap)
+    return unflatten(row, like)
 
 
 def synthetic(
