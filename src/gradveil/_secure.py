@@ -114,9 +114,6 @@ def seeded_words(generator: torch.Generator, count: int) -> NDArray[np.uint64]:
 Words = Callable[[int], NDArray[np.uint64]]
 """From a number to so many uniform 64-bit words."""
 
-_PAIRS = 1 << 15
-"""Pairs that are worked on at once: they fit into the cache."""
-
 
 def uniforms(words: Words, count: int) -> Tensor:
     """`count` numbers k 2⁻⁵³ in [0, 1), each k equally likely, in float64."""
@@ -132,8 +129,8 @@ def normals(words: Words, count: int, dtype: torch.dtype) -> Tensor:
     end (mass 2⁻⁵³).
     """
     drawn = torch.empty(count + count % 2, dtype=dtype)
-    for start in range(0, count, 2 * _PAIRS):
-        _fill(drawn[start : start + 2 * _PAIRS], words)
+    for piece in drawn.split(1 << 16):  # which fits into the cache
+        _fill(piece, words)
     return drawn[:count]
 
 
@@ -172,10 +169,6 @@ class SecureGenerator(torch.Generator):
     >>> bool(drawn.mean().abs() < 0.3), bool((drawn.std() - 1).abs() < 0.3)
     (True, True)
     """
-
-    def __new__(cls) -> "SecureGenerator":
-        """One on the processor; numbers are moved to other devices afterwards."""
-        return super().__new__(cls)
 
     def __init__(self) -> None:
         super().__init__()
@@ -327,9 +320,6 @@ def _exp_between(exponent: Fraction, digits: int) -> tuple[Fraction, Fraction]:
 GRID_BITS = 20
 """The usual fineness: the standard deviation of the noise is 2²⁰ steps."""
 
-_LARGEST = 2**52
-"""Steps: sums of two such numbers are exact."""
-
 
 def grid_step(std: float, bits: int = GRID_BITS) -> float:
     """The step of the grid on which noise of this standard deviation is drawn: std / 2^bits."""
@@ -391,9 +381,9 @@ def release_on_grid(
         raise WrongValue("std", expected, found, "Send no entry without noise.")
     step = levels * 2.0**-bits
     steps = (values.to(torch.float64) / step).round_()
-    if bool((steps.abs() > _LARGEST).any()):
+    if bool((steps.abs() > 2**52).any()):  # sums of two such numbers are exact
         found = f"{float(steps.abs().max()):.3g}"
-        expected = f"be within {_LARGEST} steps of the grid"
+        expected = f"be within {2**52} steps of the grid"
         raise WrongValue("values", expected, found, "Clip them, or take fewer `bits`.")
     noise = discrete_normal(values.numel(), bits, generator).view(values.shape)
     whole = steps.to(torch.int64) + noise.to(values.device)

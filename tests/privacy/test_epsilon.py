@@ -7,7 +7,7 @@ import pytest
 from scipy import stats
 
 from gradveil.privacy import epsilon_after, solve_noise_multiplier
-from gradveil.privacy._epsilon import _range, gaussian_epsilon, loss_curve, renyi_epsilon
+from gradveil.privacy._releases import _range, gaussian_epsilon, loss_curve, renyi_epsilon
 
 from .oracles import composed_epsilon, hockey_stick, sampled, shifted
 

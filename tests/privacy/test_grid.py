@@ -7,7 +7,7 @@ import pytest
 from scipy.special import log_ndtr
 
 from gradveil.privacy import PrivacyAccount, epsilon_after, epsilon_on_grid
-from gradveil.privacy._epsilon import gaussian_delta, grid_distance
+from gradveil.privacy._releases import gaussian_delta, grid_distance
 
 
 def masses(bits: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -68,7 +68,7 @@ def test_the_grid_costs_next_to_nothing_and_never_less(rate, steps, neighbours, 
     plain = epsilon_after(1.1, rate, steps, 1e-5, neighbours)
     found = epsilon_on_grid(1.1, rate, steps, 1e-5, neighbours)
     assert plain < found < plain + (1e-5 if rate == 1 else 1e-3) * max(1, plain)
-    monkeypatch.setattr("gradveil.privacy._epsilon.NUMBERS", 10**6)
+    monkeypatch.setattr("gradveil.privacy._releases.NUMBERS", 10**6)
     small = epsilon_on_grid(1.1, rate, steps, 1e-5, neighbours)
     assert plain < small < found
 

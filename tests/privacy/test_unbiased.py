@@ -7,7 +7,7 @@ import torch
 
 import gradveil
 from gradveil.privacy import fisher_bound, renyi_bound
-from gradveil.privacy._limits import renyi_two
+from gradveil.privacy._releases import renyi_two
 
 from .oracles import chi_square, sampled
 

@@ -220,11 +220,10 @@ def _check_range(shape: Shape) -> None:
             low, high = float(factor.min()), float(factor.max())
             if low < 1e-8 or high > 1e8:  # squares of gradients may vanish in float32
                 raise ValueError(
-                    "The factors of a shape for private noise should be in"
-                    " [1e-08, 1e+08]: beyond, norms are lost in"
-                    " floating point, and examples are not clipped. Found"
-                    f" {low:g} to {high:g} for `{name}`. Rescale the shape;"
-                    " only the proportions of its levels count."
+                    "The factors of a shape for private noise should be in [1e-08, 1e+08]: beyond,"
+                    " norms are lost in floating point, and examples are not clipped. Found"
+                    f" {low:g} to {high:g} for `{name}`. Rescale the shape; only the proportions of"
+                    " its levels count."
                 )
 
 

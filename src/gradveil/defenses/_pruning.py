@@ -174,7 +174,6 @@ class OptimalPruning(PruningDefense, twin=GradientPruning):
     are worth nothing and go first. With optimal noise on what is kept the order is the same.
 
     Args:
-        noise: On what is kept. Without it there is no guarantee.
         granularity: "parameter", or "layer" for one score per tensor.
         floor: See `OptimalNoise`, as for `estimator` and `source`.
 

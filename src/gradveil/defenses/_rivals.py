@@ -192,7 +192,6 @@ class Soteria(_ByValues, label="Soteria", amount="ratio", varies=False):
     Args:
         ratio: The share of features that is cut.
         layer: The name of the layer in the model; its first linear one if `None`.
-        probes: How many random directions.
 
     >>> Soteria(ratio=0.5)
     Soteria(ratio=0.5, layer=None, probes=16)
@@ -373,18 +372,15 @@ class MixUp(InputDefense, label="MixUp"):
 class InstaHide(InputDefense, label="InstaHide"):
     """x̃_b = σ_b ⊙ Σ_j w_j x_{b+j}, loss mixed with the same w (Huang et al. 2020).
 
-    Signs σ_b of ±1 for each entry, w random with Σ_j w_j = 1 and w_j ≤ 0.65, the other examples
-    those that follow in the batch (the authors also take public ones).
+    So many `images` of a batch of at least as many are mixed, with signs σ_b of ±1 for each entry,
+    w random with Σ_j w_j = 1 and w_j ≤ 0.65, the other examples those that follow in the batch (the
+    authors also take public ones).
 
     Guarantee: none. The authors keep w and σ secret and draw them anew for each batch. Here both
     come from `seed`, which counts as known: the worst case, in which only the mixing is left of it.
     A secret σ would leave |Σ_j w_j x_{b+j}| to an attacker, and Carlini et al. 2021 found the
     examples from many of these. So the attack that knows the defense overstates what one message
     with secret signs gives away, and the unaware attack understates it.
-
-    Args:
-        images: How many examples are mixed, in a batch of at least as many.
-        seed: Of weights and signs.
 
     >>> sum(InstaHide(images=3, seed=1).weights())
     1.0

@@ -98,8 +98,6 @@ class Mechanism(AnyMechanism):
             that probability (a mixed defense). `None` keeps everything.
         clip: The threshold P: entries are clamped to [-P, P]. `None` clamps nothing.
 
-    Each is a number or, by parameter name, a tensor in the parameter's shape.
-
     Formal guarantees: the noise bounds the error of every reconstruction, as far as the prior is
     right (`reconstruction_bound`). Clamping entries of a batch gradient is not the per-example
     norm clipping of DP-SGD: by itself this mechanism carries NO (ε, δ) guarantee.
@@ -187,7 +185,7 @@ class GridMechanism(Mechanism):
     are the multiples of the steps, whatever the values are; a continuous Gaussian in floating point
     has sums that only some values lead to (Mironov, "On Significance of the Least Significant Bits
     for Differential Privacy", 2012). To theory and attacks it is the Gaussian with this `std`: at
-    2²⁰ steps both have the same likelihood up to 10⁻¹² (`grid_distance` in `privacy/_epsilon.py`).
+    2²⁰ steps both have the same likelihood up to 10⁻¹² (`grid_distance` in `privacy/_releases.py`).
 
     What is sent has the dtype of `std`; values may be in float64, as sums are. `std` is above 0
     where an entry is sent, `keep` is 0 or 1, and nothing is clamped.
@@ -227,16 +225,13 @@ class _BareMechanism(AnyMechanism):
     """Sends a noise-free function of the values: the Cramér-Rao argument gives no bound."""
 
     def mean(self, values: Tensors) -> Tensors:
-        """E[y_i]: what is sent."""
         return self.apply(values)
 
     def variance(self, values: Tensors) -> Tensors:
-        """Var[y_i] = 0."""
         self._check(values)
         return {name: torch.zeros_like(value) for name, value in values.items()}
 
     def information(self, values: Tensors) -> Tensors:
-        """Infinite: something is sent bare."""
         self._check(values)
         return {name: torch.full_like(value, torch.inf) for name, value in values.items()}
 

@@ -3,15 +3,17 @@
 from gradveil._secure import SecureGenerator
 
 from ._account import BudgetError, PrivacyAccount
-from ._epsilon import (
+from ._releases import (
     check_delta,
     check_sample_rate,
     epsilon_after,
     epsilon_on_grid,
+    fisher_bound,
     poisson_sample,
+    recognition_bound,
+    renyi_bound,
     solve_noise_multiplier,
 )
-from ._limits import fisher_bound, recognition_bound, renyi_bound
 
 # What `__all__` does not list is for our own packages.
 __all__ = [

@@ -13,9 +13,8 @@ from gradveil._checks import (
     check_positive,
 )
 
-from ._epsilon import (
+from ._releases import (
     NEIGHBOURS,
-    UNITS,
     check_delta,
     check_sample_rate,
     epsilon_after,
@@ -70,7 +69,7 @@ class PrivacyAccount:
         check_not_negative(self.noise_multiplier, "noise_multiplier")
         check_sample_rate(self.sample_rate)
         check_delta(self.delta)
-        check_choice(self.unit, "unit", UNITS)
+        check_choice(self.unit, "unit", ("example", "client"))
         check_choice(self.neighbours, "neighbours", tuple(NEIGHBOURS))
         if self.budget is not None:
             check_positive(self.budget, "budget")
@@ -121,7 +120,6 @@ class PrivacyAccount:
                 f"that {epsilon}, above `budget = {self.budget}`",
                 "Stop here, or start again with a larger `noise_multiplier`.",
             )
-        check_count(n, "n")
         self.steps += n
 
     def describe(self) -> dict[str, Any]:

@@ -151,8 +151,7 @@ class ModelSource(KeptSource):
     generator of the noise.
 
     Args:
-        refresh_every: Calls from one shape to the next; 1 makes one at every call. See
-            docs/benchmarks.md for what a shape costs, and for what an older one loses.
+        refresh_every: Calls from one shape to the next; docs/benchmarks.md has what one costs.
 
     >>> from gradveil import OptimalNoise
     >>> OptimalNoise(scale=0.1, source=ModelSource(refresh_every=5)).source
@@ -534,10 +533,7 @@ def freshness(
     Fresh models (MNIST CNN, CIFAR ConvNet-16) have a fault of at most 0.032; after 60 and 300 steps
     they have 0.086 to 2.2. Of the inputs only shape, type and device are read. There are 128
     examples, or as few as `fewest` where they are four for each output, and fewer for outputs of
-    more than 2²⁴ numbers.
-
-    Raises:
-        ModelError: Where the model fails on them.
+    more than 2²⁴ numbers. A `ModelError` where the model fails on them.
     """
     outputs = 1
     if isinstance(message, SEEN):

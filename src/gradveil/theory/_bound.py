@@ -148,8 +148,7 @@ def mean_bound(
             entries they prune or clamp says nothing of the inputs.
         solver: Of the full bound: "dense", "iterative" (matrix-free: conjugate gradients with
             random probes, a standard error beside it), or "auto" by the size of the inputs.
-        probes: How many random probes the stochastic estimates take.
-        generator: For those probes.
+        probes: How many random probes the stochastic estimates take, from the generator.
         known: Of the message of each case, to share values and derivatives between the bounds of
             several mechanisms.
     """
@@ -291,15 +290,12 @@ class Asked(NamedTuple):
 
 
 class Formed(NamedTuple):
-    """A bound on E‖x̂ - x‖², and how well it is known."""
+    """A bound on E‖x̂ - x‖², and how well it is known; see `Bound` for the words."""
 
     total: float
     error: float
-    """The standard error of random probes."""
     interval: tuple[float, float] | None
-    """From the scatter of the batches."""
     matched: float = 0.0
-    """On the same after matching (`matched_error`)."""
 
 
 def trace_error(trace: float, size: int, prior: Prior | None = None, *, matched: int = 1) -> float:

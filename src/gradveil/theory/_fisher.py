@@ -112,9 +112,6 @@ LENGTH, STEPS = 0.5, 4
 """Of the paths along which differences are taken: so many spreads of the inputs, in so many
 steps."""
 
-MOST = 3 * 2**22
-"""Numbers that are kept for one message; what is beyond that is computed again."""
-
 
 class Evaluations:
     """One message at given points, each value and each derivative computed once.
@@ -125,7 +122,7 @@ class Evaluations:
     numbers are kept.
     """
 
-    def __init__(self, message: Message, most: int = MOST) -> None:
+    def __init__(self, message: Message, most: int = 3 * 2**22) -> None:
         self.message = message
         self._left = most
         self._known: dict[bytes, Any] = {}
@@ -157,14 +154,6 @@ class Evaluations:
         if numbers <= self._left:
             self._known[key], self._left = found, self._left - numbers
         return found
-
-
-GROUPS = FEW = 16
-"""Features are moved in at most so many groups, to find those that derivatives do not see. So few
-are moved one by one, and far."""
-
-FAR, FAR_STEPS = 2.0, 8
-"""The same for paths of single features."""
 
 
 @dataclass(frozen=True)
@@ -263,20 +252,21 @@ class Look:
         return Smoothness(seen=seen, moved=moved, at_batches=start)
 
     def features(self, inputs: Tensor, generator: torch.Generator) -> Smoothness:
-        """Of few features a long path of each by itself, in all examples; of many one small step
-        of each group.
+        """Of up to 16 features a path of each by itself, two spreads long and in all examples.
+
+        Of more one small step of each of 16 groups, to find those that derivatives do not see.
         """
         features = inputs[0].numel()
-        few = features <= FEW
-        size = FAR / FAR_STEPS if few else LENGTH / STEPS
+        few = features <= 16
+        size = 2.0 / 8 if few else LENGTH / STEPS
         order = torch.randperm(features, generator=generator).to(inputs.device)
         step, least = size * spread_of(inputs) * normal_like(inputs, generator), 1.0
-        for group in order.split(-(-features // GROUPS)):
+        for group in order.split(-(-features // 16)):
             mask = torch.zeros(features, dtype=inputs.dtype, device=inputs.device)
             mask[group] = 1
             own = step * mask.view(inputs.shape[1:])
             if few:
-                seen, moved = self._along(inputs, own, FAR_STEPS)
+                seen, moved = self._along(inputs, own, 8)
             else:
                 moved = self._change(inputs - own / 2, inputs + own / 2)
                 seen = self._slope(inputs, own)

@@ -104,7 +104,6 @@ class GaussianPrior(Prior):
     Args:
         mean: Shape (n,), n being the number of entries of one example.
         covariance: Shape (n, n), positive definite.
-        name: How a bound refers to it.
 
     >>> samples = torch.tensor([[0.0, 1.0], [2.0, 1.0], [1.0, 4.0]])
     >>> GaussianPrior.fit(samples).mean
