@@ -187,7 +187,6 @@ class SecureGenerator(torch.Generator):
         return SecureGenerator()
 
     def _refuse(self, name: str, *given: object) -> NoReturn:
-        """Refused: there is no seed, and nothing can be drawn a second time."""
         raise TypeError(
             f"A SecureGenerator should be made anew for each use. Found `{name}`: numbers that can"
             " be drawn again protect nobody. Use a torch.Generator for runs to repeat."

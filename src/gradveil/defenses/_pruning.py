@@ -175,7 +175,6 @@ class OptimalPruning(PruningDefense, twin=GradientPruning):
 
     Args:
         granularity: "parameter", or "layer" for one score per tensor.
-        floor: See `OptimalNoise`, as for `estimator` and `source`.
 
     >>> from gradveil import Moments
     >>> moments = Moments({"w": torch.tensor([1.0, 4.0])}, {"w": torch.tensor([4.0, 1.0])}, 2)

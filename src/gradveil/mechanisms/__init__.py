@@ -337,13 +337,10 @@ class LaplaceMechanism(AnyMechanism):
         check_level(self.std, "std")
 
     def _sent(self, values: Tensors, generator: torch.Generator | None) -> Tensors:
-        """√W Z has this density, for W exponential of mean 1 and Z standard normal.
-
-        W = (Z₁² + Z₂²) / 2, so that all of it comes from normal numbers.
-        """
         generator, levels, sent = generator_or_fresh(generator), as_tensors(self.std, values), {}
         for name, value in values.items():
             first, second, third = (normal_like(value, generator) for _ in range(3))
+            # √W Z has this density, with W = (Z₁² + Z₂²) / 2 exponential of mean 1
             noise = (0.5 * (first.square() + second.square())).sqrt() * third
             sent[name] = value + levels[name] * noise
         return sent

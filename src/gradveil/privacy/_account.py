@@ -42,8 +42,7 @@ class PrivacyAccount:
         unit: What one more or less of is hidden: an "example" (FedSGD), or a "client" (FedAvg, its
             update clipped).
         budget: The largest ε(δ) that may be spent; `None` for no limit.
-        neighbours: "add-remove", "zero-out" or "replace-one": see `epsilon_after` for which of them
-            is right.
+        neighbours: "add-remove", "zero-out" or "replace-one": `epsilon_after` says which is right.
         grid: Whether the noise is discrete, on a grid, as that of `PrivateNoise` is unless it says
             otherwise: ε is then a few millionths larger (`epsilon_on_grid`), for up to 10¹² numbers
             sent.

@@ -236,9 +236,9 @@ class LossCurve:
     """The privacy loss L = ln(P/Q) of T sampled releases, discretised, and its errors.
 
     P is the output with the example in the data, Q that without it, or with an empty one in its
-    place: q is the same in both. The true loss is within
-    `epsilon_error` of this one, except with probability `delta_error` (Gopi, Lee and Wutschitz,
-    "Numerical Composition of Differential Privacy", 2021, Theorem 5.5).
+    place: q is the same in both. The true loss is within `epsilon_error` of this one, except with
+    probability `delta_error` (Gopi, Lee and Wutschitz, "Numerical Composition of Differential
+    Privacy", 2021, Theorem 5.5).
     """
 
     losses: NDArray[np.float64]
@@ -486,10 +486,7 @@ def renyi_bound(diameter: float, noise_multiplier: float, sample_rate: float, st
     For attackers whose estimate is unbiased, whatever the example; an attacker who uses a prior is
     biased, and may have a smaller error. Reference: Guo, Karrer, Chaudhuri and van der Maaten,
     "Bounding Training Data Reconstruction in Private (Deep) Learning", 2022, Theorem 1, with the
-    same diameter for all entries.
-
-    Args:
-        diameter: The range of an entry of the input: its largest minus its smallest value.
+    same `diameter` for all entries of the input: its largest minus its smallest value.
 
     >>> round(renyi_bound(1.0, noise_multiplier=2.0, sample_rate=1.0, steps=1), 4)
     0.1455

@@ -147,7 +147,6 @@ class Request(NamedTuple):
     """For what a defense asks a source for a shape."""
 
     needs: Needs
-    """What the defense has to know."""
     like: Mapping[str, Tensor]
     """Tensors of the message's names and sizes, whose values are not read."""
     message: Message

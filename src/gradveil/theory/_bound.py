@@ -138,8 +138,7 @@ def mean_bound(
         cases: Batches of one shape, each with its undefended message and its mechanism.
         prior: What the attacker knows beforehand; `None` is flat, which is no guarantee: with much
             noise that bound exceeds what guessing the mean of the data achieves.
-        method: "full" (tight) or "trace" (looser, needs only sensitivities; the form for which
-            the defenses are optimal).
+        method: "full" (tight) or "trace" (looser; the form for which the defenses are optimal).
         planned_by: The defense that planned each mechanism from its own batch. Counts the
             information in the noise levels, ½ Σ_i ∇log Σ_ii ∇log Σ_iiᵀ (erratum 5). Leave it
             out for plans made from other data, which reveal nothing of the batch. What a mask
@@ -149,8 +148,7 @@ def mean_bound(
         solver: Of the full bound: "dense", "iterative" (matrix-free: conjugate gradients with
             random probes, a standard error beside it), or "auto" by the size of the inputs.
         probes: How many random probes the stochastic estimates take, from the generator.
-        known: Of the message of each case, to share values and derivatives between the bounds of
-            several mechanisms.
+        known: Of the message of each case, to share it between the bounds of several mechanisms.
     """
     check_choice(method, "method", ("full", "trace"))
     check_choice(solver, "solver", ("auto", "dense", "iterative"))

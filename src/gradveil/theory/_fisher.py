@@ -76,9 +76,9 @@ JACOBIAN_LIMIT = 2**28
 def fisher_trace(moments: Moments, mechanism: AnyMechanism) -> float:
     """tr J_D = Σ_i w_i E‖∇_x g_i‖², with w_i the mechanism's information (1/Σ_ii for noise).
 
-    Infinite where an entry that depends on the data is sent without noise, and where derivatives
-    do not show all that the message tells (`Moments.hidden`). For a mechanism that
-    clips, moments over several batches must have been measured with the same `clip`.
+    Infinite where an entry that depends on the data is sent without noise, and where derivatives do
+    not show all that the message tells (`Moments.hidden`). For a mechanism that clips, moments over
+    several batches must have been measured with the same `clip`.
 
     >>> moments = Moments({"w": torch.ones(2)}, {"w": torch.tensor([3.0, 1.0])}, input_size=5)
     >>> fisher_trace(moments, Mechanism(std=0.5))
@@ -109,8 +109,7 @@ def entry_information(moments: Moments, mechanism: AnyMechanism) -> Tensors:
 
 
 LENGTH, STEPS = 0.5, 4
-"""Of the paths along which differences are taken: so many spreads of the inputs, in so many
-steps."""
+"""Of the paths along which differences are taken: in spreads of the inputs, and how many steps."""
 
 
 class Evaluations:
