@@ -90,7 +90,7 @@ class NoiseDefense(Defense, ABC, family="noise", amount="scale"):
         if shape.floor is not None:  # (1 - floor²) r / mean(r) + floor² where entries are sent
             least = shape.floor**2
             share = (1 - least) * float(entries) / (float(total(levels.values())) or 1.0)
-            sent = support or dict.fromkeys(levels, 1.0)
+            sent: Any = support or dict.fromkeys(levels, 1.0)
             levels = {name: (r * share + least) * sent[name] for name, r in levels.items()}
         factor = self._factor(levels, moments, seen, entries)
         if not 1e-25 < float(factor.detach()) < 1e25:  # float32 may not hold it
@@ -99,8 +99,8 @@ class NoiseDefense(Defense, ABC, family="noise", amount="scale"):
 
     def running_traces(self, order: Tensor, shape: Shape, moments: Moments) -> Tensor:
         """tr J_F when the first 1, 2, … entries of that order are sent, with this noise."""
-        slopes = moments.judged().known_squared_sensitivities
-        rows = self.levels(shape, moments), slopes, moments.squared_values
+        seen = moments.judged().known_squared_sensitivities
+        rows = self.levels(shape, moments), seen, moments.squared_values
         levels, slopes, squares = (flatten(row)[order].double() for row in rows)
         revealed = torch.where(slopes > 0, slopes / levels, 0.0).cumsum(0)
         if self.scale is not None:

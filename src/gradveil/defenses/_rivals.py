@@ -172,8 +172,9 @@ class Outpost(_Remembering, amount="scale"):
         before = int(self._memory or 0)
         chance = torch.tensor(1 / (1 + self.decay * before), dtype=torch.float64)
         self._memory = before + 1
-        defended = super() if bool(bernoulli(chance, generator)) else NoDefense()
-        return defended.respond(message, inputs, generator)
+        if bool(bernoulli(chance, generator)):
+            return super().respond(message, inputs, generator)
+        return NoDefense().respond(message, inputs, generator)
 
 
 @dataclass(frozen=True)

@@ -338,7 +338,7 @@ def _trial(batches: Sequence[Evidence], size: int) -> Callable[[Sequence[float]]
         ]
         shaped = (squares * levels).sum(1).log() + (slopes / levels).sum(1).log()
         gains = torch.nan_to_num(isotropic - shaped, nan=0.0, posinf=0.0, neginf=0.0)
-        chance = 0.5 * float(gains.std()) / len(gains) ** 0.5
+        chance: float = 0.5 * float(gains.std()) / len(gains) ** 0.5
         doubt = sum(each * e for each, e in zip(DOUBT, exponents, strict=True)) / len(gains)
         return float(gains.mean()) - chance - doubt
 

@@ -69,8 +69,8 @@ class BoundCase(NamedTuple):
     mechanism: AnyMechanism
 
 
-JACOBIAN_LIMIT = 2**28
-"""Up to how many numbers the Jacobian of the message is held in memory."""
+JACOBIAN_LIMIT, COLUMNS = 2**28, 2**14
+"""Up to how many numbers the Jacobian is held in memory, and its columns in float64 at a time."""
 
 
 def fisher_trace(moments: Moments, mechanism: AnyMechanism) -> float:
@@ -350,7 +350,7 @@ class FisherInformation:
     def __call__(self, rows: Tensor) -> Tensor:
         """J_F v for each row v of a (k, m) tensor."""
 
-        def pull_back(*row: Tensor) -> Tensor:
+        def pull_back(*row: Tensor) -> Any:
             return self._pull_back(dict(zip(self._weights, row, strict=True)))[0]
 
         products = []
@@ -416,7 +416,7 @@ class FisherInformation:
             flat = [(t * roots[n]).reshape(len(t), -1) for n, t in tangents.items()]
             rows.append(torch.cat(flat, dim=1))
         total = torch.zeros(self.size, self.size, dtype=torch.float64, device=self.inputs.device)
-        for block in torch.cat(rows).split(2**14, dim=1):
+        for block in torch.cat(rows).split(COLUMNS, dim=1):
             wide = block.double()
             total.addmm_(wide, wide.T)
         return total
