@@ -16,7 +16,8 @@ from gradveil._runner import Cell, Runner
 from gradveil.audit import AuditResult, write_results
 from gradveil.data import load_dataset
 from gradveil.models import build_model
-from gradveil.privacy import SecureGenerator, epsilon_after, gaussian_epsilon
+from gradveil.privacy import SecureGenerator, epsilon_after
+from gradveil.privacy._releases import gaussian_epsilon
 from gradveil.scoring import bootstrap_interval, match
 from paper.figures import figure
 

@@ -14,12 +14,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from gradveil._checks import (
-    WrongValue,
-    check_count,
-    check_finite,
-    check_tensor,
-)
+from gradveil._checks import WrongValue, check_count, check_finite, check_tensor
 from gradveil._imports import require
 
 _WORDS, _START = 624, 24
@@ -73,11 +68,7 @@ class SecureBits:
     """
 
     def __init__(self) -> None:
-        try:
-            import cryptography  # noqa: F401
-        except ImportError:
-            require("secure noise", "gradveil[privacy]", "cryptography")
-            raise
+        require("secure noise", "gradveil[privacy]", "cryptography")
         self._start()
 
     def words(self, count: int) -> NDArray[np.uint64]:
@@ -123,9 +114,6 @@ def seeded_words(generator: torch.Generator, count: int) -> NDArray[np.uint64]:
 Words = Callable[[int], NDArray[np.uint64]]
 """From a number to so many uniform 64-bit words."""
 
-_PAIRS = 1 << 15
-"""Pairs that are worked on at once: they fit into the cache."""
-
 
 def uniforms(words: Words, count: int) -> Tensor:
     """`count` numbers k 2⁻⁵³ in [0, 1), each k equally likely, in float64."""
@@ -141,8 +129,8 @@ def normals(words: Words, count: int, dtype: torch.dtype) -> Tensor:
     end (mass 2⁻⁵³).
     """
     drawn = torch.empty(count + count % 2, dtype=dtype)
-    for start in range(0, count, 2 * _PAIRS):
-        _fill(drawn[start : start + 2 * _PAIRS], words)
+    for piece in drawn.split(1 << 16):  # which fits into the cache
+        _fill(piece, words)
     return drawn[:count]
 
 
@@ -182,10 +170,6 @@ class SecureGenerator(torch.Generator):
     (True, True)
     """
 
-    def __new__(cls) -> "SecureGenerator":
-        """One on the processor; numbers are moved to other devices afterwards."""
-        return super().__new__(cls)
-
     def __init__(self) -> None:
         super().__init__()
         self.words: Words = SecureBits().words
@@ -203,7 +187,6 @@ class SecureGenerator(torch.Generator):
         return SecureGenerator()
 
     def _refuse(self, name: str, *given: object) -> NoReturn:
-        """Refused: there is no seed, and nothing can be drawn a second time."""
         raise TypeError(
             f"A SecureGenerator should be made anew for each use. Found `{name}`: numbers that can"
             " be drawn again protect nobody. Use a torch.Generator for runs to repeat."
@@ -225,8 +208,6 @@ _SLABS, _PER_STD, _LOG_CELLS = 320, 8, 16
 _DOUBT = 2.0**-46
 """More than the rounding errors of an acceptance probability in float64."""
 
-_CHUNK = 1 << 15
-
 
 def discrete_normal(count: int, bits: int, generator: torch.Generator) -> Tensor:
     """`count` independent integers, P(y) ∝ exp(-y² / (2 s²)) with s = 2^bits.
@@ -241,16 +222,13 @@ def discrete_normal(count: int, bits: int, generator: torch.Generator) -> Tensor
     Reference: Canonne, Kamath and Steinke, "The Discrete Gaussian for Differential Privacy", 2020,
     whose Theorem 4 gives it the concentrated privacy of the continuous Gaussian: integers that
     differ by Δ in the Euclidean norm have Rényi divergence α Δ²/(2 s²) at most.
-
-    >>> discrete_normal(4, bits=8, generator=torch.Generator().manual_seed(0)).shape
-    torch.Size([4])
     """
     check_count(count, "count", least=0)
     check_bits(bits)
     drawn = np.empty(count, dtype=np.int64)
     done = 0
     while done < count:
-        wanted = min(count - done, _CHUNK)
+        wanted = min(count - done, 1 << 15)  # fits into the cache
         kept = _candidates(wanted + wanted // 16 + 16, bits, words_of(generator))[:wanted]
         drawn[done : done + len(kept)] = kept
         done += len(kept)
@@ -341,15 +319,6 @@ def _exp_between(exponent: Fraction, digits: int) -> tuple[Fraction, Fraction]:
 GRID_BITS = 20
 """The usual fineness: the standard deviation of the noise is 2²⁰ steps."""
 
-_LOST = 2.0**-10
-"""The share of a clip that rounding may cost before a finer grid is taken."""
-
-_SLACK = 1 + 1e-9
-"""For the division that finds the nearest step, which is done in float64."""
-
-_LARGEST = 2**52
-"""Steps: sums of two such numbers are exact."""
-
 
 def grid_step(std: float, bits: int = GRID_BITS) -> float:
     """The step of the grid on which noise of this standard deviation is drawn: std / 2^bits."""
@@ -360,11 +329,8 @@ def bits_for_grid(noise_multiplier: float, entries: int) -> int:
     """The fineness for noise z C on d entries: 20 bits, or so many more that √d steps are C/1024.
 
     24 at most, the finest that `discrete_normal` has. Only public numbers go into it.
-
-    >>> bits_for_grid(1.0, 119_530), bits_for_grid(50.0, 119_530)
-    (20, 24)
     """
-    needed = math.ceil(math.log2(noise_multiplier * math.sqrt(entries) / _LOST))
+    needed = math.ceil(math.log2(noise_multiplier * math.sqrt(entries) * 1024))
     return min(FINEST, max(GRID_BITS, needed))
 
 
@@ -375,11 +341,9 @@ def clip_for_grid(clip: float, entries: int, step: float, *, rounded: str = "eac
     that is clipped to C - √d/2 · step and then rounded has norm C at most ("each": examples are
     rounded one by one, and their sum is exact). Where only the sum of a batch is rounded, adding an
     example may move it by a whole step more in each entry: C - √d · step ("sum").
-
-    >>> round(clip_for_grid(1.0, 10_000, 1e-4), 6)
-    0.995
     """
-    lost = _SLACK * math.sqrt(entries) * step * (0.5 if rounded == "each" else 1.0)
+    slack = 1 + 1e-9  # for the division that finds the nearest step, which is done in float64
+    lost = slack * math.sqrt(entries) * step * (0.5 if rounded == "each" else 1.0)
     if lost >= clip:
         changed = f"rounding {entries} entries changes their norm by up to {lost:.3g}"
         found = f"`step = {step}` and `clip = {clip}`"
@@ -402,10 +366,6 @@ def release_on_grid(
 
     With a tensor of levels in the shape of the values each entry has a step of its own, and norms
     are those of values / std. A plain generator is for runs to repeat.
-
-    >>> sent = release_on_grid(torch.ones(3), 0.5, torch.Generator().manual_seed(0), bits=4)
-    >>> (sent / grid_step(0.5, bits=4)) % 1
-    tensor([0., 0., 0.])
     """
     check_tensor(values, "values")
     check_finite({"values": values})
@@ -420,9 +380,9 @@ def release_on_grid(
         raise WrongValue("std", expected, found, "Send no entry without noise.")
     step = levels * 2.0**-bits
     steps = (values.to(torch.float64) / step).round_()
-    if bool((steps.abs() > _LARGEST).any()):
+    if bool((steps.abs() > 2**52).any()):  # sums of two such numbers are exact
         found = f"{float(steps.abs().max()):.3g}"
-        expected = f"be within {_LARGEST} steps of the grid"
+        expected = f"be within {2**52} steps of the grid"
         raise WrongValue("values", expected, found, "Clip them, or take fewer `bits`.")
     noise = discrete_normal(values.numel(), bits, generator).view(values.shape)
     whole = steps.to(torch.int64) + noise.to(values.device)

@@ -9,10 +9,11 @@ from torch.nn.functional import cross_entropy
 
 from gradveil import GradientNoise, PrivateNoise
 from gradveil._random import named_stream
+from gradveil._secure import discrete_normal
 from gradveil.federated import Client, LocalSteps, ModelGuard, NoReplyError
 from gradveil.federated._client import Batches
 from gradveil.messages import ClippedMessage, GradientMessage
-from gradveil.privacy import SecureGenerator, discrete_normal, poisson_sample
+from gradveil.privacy import SecureGenerator, poisson_sample
 
 from .small import examples, model, server
 

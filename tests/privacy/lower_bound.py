@@ -8,7 +8,7 @@ import torch
 from scipy.special import betaincinv, ndtri
 from torch import Tensor
 
-from gradveil.privacy import gaussian_epsilon
+from gradveil.privacy._releases import gaussian_epsilon
 
 _THRESHOLDS = 100
 """How many are tried on the first half of the scores."""

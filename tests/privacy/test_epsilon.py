@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from gradveil.privacy import epsilon_after, gaussian_epsilon, solve_noise_multiplier
-from gradveil.privacy._opacus import _range, loss_curve, renyi_epsilon
+from gradveil.privacy import epsilon_after, solve_noise_multiplier
+from gradveil.privacy._releases import _range, gaussian_epsilon, loss_curve, renyi_epsilon
 
 from .oracles import composed_epsilon, hockey_stick, sampled, shifted
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from gradveil.privacy import gaussian_delta, gaussian_epsilon, gaussian_tradeoff
+from gradveil.privacy._releases import gaussian_delta, gaussian_epsilon, gaussian_tradeoff
 
 from .oracles import hockey_stick, sampled
 

@@ -6,13 +6,8 @@ import numpy as np
 import pytest
 from scipy.special import log_ndtr
 
-from gradveil.privacy import (
-    PrivacyAccount,
-    epsilon_after,
-    epsilon_on_grid,
-    gaussian_delta,
-    grid_distance,
-)
+from gradveil.privacy import PrivacyAccount, epsilon_after, epsilon_on_grid
+from gradveil.privacy._releases import gaussian_delta, grid_distance
 
 
 def masses(bits: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -73,7 +68,7 @@ def test_the_grid_costs_next_to_nothing_and_never_less(rate, steps, neighbours, 
     plain = epsilon_after(1.1, rate, steps, 1e-5, neighbours)
     found = epsilon_on_grid(1.1, rate, steps, 1e-5, neighbours)
     assert plain < found < plain + (1e-5 if rate == 1 else 1e-3) * max(1, plain)
-    monkeypatch.setattr("gradveil.privacy._epsilon.NUMBERS", 10**6)
+    monkeypatch.setattr("gradveil.privacy._releases.NUMBERS", 10**6)
     small = epsilon_on_grid(1.1, rate, steps, 1e-5, neighbours)
     assert plain < small < found
 
@@ -108,5 +103,5 @@ def test_edges():
     assert epsilon_on_grid(0.0, 0.5, 3, 1e-5) == math.inf
     assert 90 < epsilon_on_grid(1.0, 1.0, 100, 1e-5) < 92
     assert epsilon_on_grid(1.0, 1.0, 10**6, 1e-5) == math.inf
-    with pytest.raises(ValueError, match="`bits` should be from 3 to 24"):
+    with pytest.raises(ValueError, match="`bits` should be an integer from 3 to 24"):
         grid_distance(1, 1.0, bits=40)

@@ -11,8 +11,8 @@ from gradveil._tensors import total
 from gradveil.mechanisms import Mechanism
 from gradveil.shapes import Needs, Public, Shape, gather, model_given, trust_in
 from gradveil.shapes._fit import moments_for, pool
-from gradveil.shapes._model import check_outputs, freshness
 from gradveil.shapes._shape import Request
+from gradveil.shapes._sources import check_outputs, freshness
 
 from .cases import SIZE, a_message, a_model, clouds, exact, generator, mean_gain, others
 

@@ -123,6 +123,21 @@ def test_pruning_without_limits_is_that_of_the_shapes_moments(noise: Defense | N
     torch.testing.assert_close(std_of(mechanism), std_of(expected), rtol=1e-10, atol=0)
 
 
+@pytest.mark.parametrize(
+    "pruning",
+    [
+        OptimalPruning(1.0, noise=GradientNoise(0.3)),
+        OptimalPruning(1.0, noise=OptimalNoise(0.3)),
+        GradientPruning(1.0, noise=OptimalNoise(0.3)),
+    ],
+)
+def test_where_everything_is_pruned_zeros_are_sent(pruning: Defense) -> None:
+    """There is nothing to spread the noise on, and that is no division by 0."""
+    values = {name: torch.ones_like(value) for name, value in LIKE.items()}
+    sent = planned(pruning, drawn()).apply(values, torch.Generator().manual_seed(0))
+    assert all(not bool(value.any()) for value in sent.values())
+
+
 def test_rounding_without_limits_is_that_of_the_shapes_moments() -> None:
     wrapped = served(OptimalRounding(0.3), drawn(), **FREE_LIMITS)
     mechanism = mechanism_of(wrapped)

@@ -14,7 +14,7 @@ from torch.nn.functional import cross_entropy, mse_loss
 from gradveil import GradientMessage, LocalUpdateMessage, OptimalNoise, OptimalPruning
 from gradveil.defenses import Defense
 from gradveil.federated import Client
-from gradveil.shapes import ModelSource, _model
+from gradveil.shapes import ModelSource, _sources
 
 REFRESH = ModelSource().refresh_every
 
@@ -48,13 +48,13 @@ def respond(defense: Defense, model: nn.Module, seed: int = 0, count: int = 4) -
 def made(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """A number for each time that moments are made."""
     calls: list[int] = []
-    original = _model.model_given
+    original = _sources.model_given
 
     def counting(*args: Any, **options: Any) -> Any:
         calls.append(len(calls))
         return original(*args, **options)
 
-    monkeypatch.setattr(_model, "model_given", counting)
+    monkeypatch.setattr(_sources, "model_given", counting)
     return calls
 
 

@@ -70,17 +70,12 @@ class Accumulation:
                 "A micro-batch should be added inside of its block. Found it outside. Use"
                 " `with defense.accumulate(model, loss_fn) as step: step.add(inputs, targets)`."
             )
-        self._check_whole()
+        self._check_state()
         self._failed = self._defense.adds_up
-        self._take(inputs, targets)
-        self._failed = False
-
-    def _take(self, inputs: Tensor, targets: Any) -> None:
         kind = gradient_of(inputs)
         self._defense.check_batch(inputs)
         if len(inputs):
             check_match(inputs, targets, tokens=kind.takes_tokens)
-        self._check_unmoved()
         if self.examples:
             advance(self._generator)  # a micro-batch has dropout of its own
         message = kind(self._model, self._loss_fn, targets, seed=seed_from(self._generator))
@@ -88,6 +83,7 @@ class Accumulation:
         self._sum = part if self._sum is None else _added(self._sum, past, part, fresh)
         self._last = message, inputs
         self.examples += len(inputs)
+        self._failed = False
 
     def _part(
         self, message: GradientMessage, inputs: Tensor
@@ -107,14 +103,13 @@ class Accumulation:
         self._is_open = False
         if kind is not None:
             return
-        self._check_whole()
+        self._check_state()
         if self._sum is None or self._last is None:
             raise ValueError(
                 "A step should have at least one micro-batch. Found none. Call"
                 " `step.add(inputs, targets)` in the block, or skip the step; for PrivateNoise add"
                 " an empty one, as a step that is left out tells that nobody was drawn."
             )
-        self._check_unmoved()
         (values, moments), (message, last) = self._sum, self._last
         whole = last.new_empty(()).expand(self.examples, *last.shape[1:])
         given = self._defense.given(moments, message, whole, self._generator)
@@ -133,23 +128,21 @@ class Accumulation:
             stated, self._is_tested = _reduction_at(message, inputs, stated), len(inputs) > 1
         return stated
 
-    def _check_whole(self) -> None:
+    def _check_state(self) -> None:
         if self._failed:
             raise RuntimeError(
                 "A private step should have all of its micro-batches. Found one that failed. Leave"
                 " the block; nothing was added to `.grad`."
             )
-
-    def _weights(self) -> list[tuple[int, int]]:
-        """Which tensors the parameters are, and how often each was changed in place."""
-        return [(id(parameter), parameter._version) for parameter in self._model.parameters()]
-
-    def _check_unmoved(self) -> None:
         if self._weights() != self._versions:
             raise RuntimeError(
                 "The weights should stay as they are while micro-batches are added. Found that they"
                 " changed in the block. Step the optimizer after it; nothing was added to `.grad`."
             )
+
+    def _weights(self) -> list[tuple[int, int]]:
+        """Which tensors the parameters are, and how often each was changed in place."""
+        return [(id(parameter), parameter._version) for parameter in self._model.parameters()]
 
 
 def _added(

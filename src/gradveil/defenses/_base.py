@@ -9,12 +9,7 @@ from typing import Any, ClassVar, NamedTuple, TypeVar
 import torch
 from torch import Tensor, nn
 
-from gradveil._checks import (
-    check_choice,
-    check_inputs,
-    check_tensor,
-    check_values,
-)
+from gradveil._checks import check_choice, check_inputs, check_tensor, check_values
 from gradveil._random import advance, generator_or_fresh, seed_from
 from gradveil._tensors import Tensors, add_to_grad
 from gradveil.mechanisms import AnyMechanism
@@ -304,8 +299,18 @@ class Defense:
         return Accumulation(self, model, loss_fn, generator, reduction)
 
     def check_accumulates(self) -> None:
-        """Require that micro-batches can be observed one by one."""
-        self.check_parts("to accumulate")
+        """Require a step of `observe` and `mechanism` alone, so that micro-batches can be added."""
+        if self.about.whole:
+            raise TypeError(
+                "A defense to accumulate should send the message that it gets. Found"
+                f" {type(self).__name__}, which {self.about.whole}. Use it by itself."
+            )
+        if type(self).respond is not Defense.respond:
+            raise TypeError(
+                "A defense to accumulate should have no `respond` of its own: it has to observe,"
+                f" and to make a mechanism. Found one in {type(self).__name__}. Put it into"
+                " `observe` and `mechanism`."
+            )
         self._check_given("to accumulate")
 
     def _check_given(self, purpose: str) -> None:
@@ -313,20 +318,6 @@ class Defense:
             raise TypeError(
                 f"A defense {purpose} should look at moments only. Found {type(self).__name__},"
                 " which looks at the message itself. Call it on one batch."
-            )
-
-    def check_parts(self, purpose: str) -> None:
-        """Require a step that is made of `observe` and `mechanism`, and of nothing else."""
-        if self.about.whole:
-            raise TypeError(
-                f"A defense {purpose} should send the message that it gets. Found"
-                f" {type(self).__name__}, which {self.about.whole}. Use it by itself."
-            )
-        if type(self).respond is not Defense.respond:
-            raise TypeError(
-                f"A defense {purpose} should have no `respond` of its own: it has to observe, and"
-                f" to make a mechanism. Found one in {type(self).__name__}. Put it into `observe`"
-                " and `mechanism`."
             )
 
     def check_batch(self, inputs: Tensor) -> None:

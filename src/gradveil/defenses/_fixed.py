@@ -7,6 +7,7 @@ import torch
 from gradveil._checks import check_at_most, check_count, check_not_negative, check_positive
 from gradveil._tensors import Tensors
 from gradveil.mechanisms import (
+    AnyMechanism,
     LaplaceMechanism,
     Mechanism,
     QuantisationMechanism,
@@ -23,34 +24,29 @@ from ._noise import OptimalNoise
 
 
 class FixedDefense(Defense):
-    """Looks at no numbers: its mechanism does not depend on the message."""
+    """Looks at no numbers: its mechanism does not depend on the message; here it sends it all."""
 
     reads = "nothing"
 
-
-@dataclass(frozen=True)
-class NoDefense(FixedDefense, family="none"):
-    """Sends the message itself. No guarantee of any kind.
-
-    >>> import torch
-    >>> NoDefense()(lambda inputs: {"w": inputs.sum(0)}, torch.ones(2, 3))
-    {'w': tensor([2., 2., 2.])}
-    """
-
-    def mechanism(self, shape: Shape, moments: Moments) -> Mechanism:
+    def mechanism(self, shape: Shape, moments: Moments) -> AnyMechanism:
         """No noise, nothing pruned."""
         like = moments.like
         return Mechanism(std=constant_like(0.0, like), keep=constant_like(1.0, like))
 
 
 @dataclass(frozen=True)
+class NoDefense(FixedDefense, family="none"):
+    """Sends the message itself. No guarantee of any kind.
+
+    >>> NoDefense()(lambda inputs: {"w": inputs.sum(0)}, torch.ones(2, 3))
+    {'w': tensor([2., 2., 2.])}
+    """
+
+
+@dataclass(frozen=True)
 class Rounding(FixedDefense, amount="step"):
     """y_i = step · round(g_i / step). Deterministic, so it has no bound and no guarantee.
 
-    Args:
-        step: The distance of the grid's points.
-
-    >>> import torch
     >>> Rounding(step=0.5)(lambda inputs: {"w": inputs.sum(0)}, torch.tensor([[1.2, -0.6]]))
     {'w': tensor([ 1.0000, -0.5000])}
     """
@@ -73,11 +69,6 @@ class OptimalRounding(Defense, family="rounding", amount="step", twin=Rounding):
     of the optimal noise, with √(mean_i step_i²) = step. That is an analogy and not a theorem:
     rounding is deterministic, and has no bound and no guarantee.
 
-    Args:
-        step: The root mean square of the steps.
-        granularity: See `OptimalNoise`, as for `estimator` and `source`.
-
-    >>> import torch
     >>> from gradveil import Moments
     >>> moments = Moments({"w": torch.tensor([1.0, 4.0])}, {"w": torch.tensor([4.0, 1.0])}, 2)
     >>> OptimalRounding(step=1.0).plan(moments).apply({"w": torch.tensor([3.3, -9.1])})
@@ -116,10 +107,6 @@ class LaplaceNoise(FixedDefense, label="Laplace noise", amount="scale"):
     nothing is clipped. `attacks.Identify` uses its density. `attacks.Adaptive` takes it for
     Gaussian noise of the same variance: its search needs squares.
 
-    Args:
-        scale: The standard deviation.
-
-    >>> import torch
     >>> from gradveil import Moments
     >>> LaplaceNoise(scale=0.5).plan(Moments({"w": torch.ones(2)}, None, 2)).std["w"]
     tensor([0.5000, 0.5000])
@@ -145,10 +132,6 @@ class SignCompression(FixedDefense, amount="step"):
     (`prepared`), each entry of which lies on the side of 0 that was sent: a gradient of almost 0
     would fit any signs otherwise.
 
-    Args:
-        step: What is sent for a positive entry.
-
-    >>> import torch
     >>> SignCompression()(lambda inputs: {"w": inputs.sum(0)}, torch.tensor([[3.0, -0.1]]))
     {'w': tensor([ 1., -1.])}
     """
@@ -167,8 +150,7 @@ class SignCompression(FixedDefense, amount="step"):
         return SignMechanism(self.step)
 
     def _normalised(self, values: Tensors) -> Tensors:
-        tiny = {name: torch.finfo(value.dtype).tiny for name, value in values.items()}
-        means = {name: v.abs().mean().clamp(min=tiny[name]) for name, v in values.items()}
+        means = {n: v.abs().mean().clamp(min=torch.finfo(v.dtype).tiny) for n, v in values.items()}
         return {name: self.step * (value / means[name]) for name, value in values.items()}
 
 
@@ -176,17 +158,13 @@ class SignCompression(FixedDefense, amount="step"):
 class QSGD(FixedDefense):
     """y_i = ‖g‖₂ sign(g_i) ξ_i / levels, E[y_i] = g_i (Alistarh et al. 2017).
 
-    ‖g‖₂ is the norm of the tensor, and ξ_i one of the two whole numbers beside
-    levels · |g_i| / ‖g‖₂, the nearer the likelier.
+    ‖g‖₂ is the norm of the tensor, as long as that many `levels` of the grid, and ξ_i one of the
+    two whole numbers beside levels · |g_i| / ‖g‖₂, the nearer the likelier.
 
     Guarantee: none. The norms are sent as they are, and what the draw hides of one entry, thousands
     of others tell. `attacks.Identify` uses the probability of each level; `attacks.Adaptive` takes
     the draw for Gaussian noise of one level for each tensor, read off the message.
 
-    Args:
-        levels: s, how many steps of the grid are as long as the norm of a tensor.
-
-    >>> import torch
     >>> message = lambda inputs: {"w": inputs.sum(0)}
     >>> QSGD(levels=2)(message, torch.tensor([[3.0, -4.0]]), torch.Generator().manual_seed(0))
     {'w': tensor([ 2.5000, -2.5000])}

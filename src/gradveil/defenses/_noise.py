@@ -88,10 +88,9 @@ class NoiseDefense(Defense, ABC, family="noise", amount="scale"):
         entries = moments.size if support is None else total(support.values())
         if shape.floor is not None:  # (1 - floor²) r / mean(r) + floor² where entries are sent
             least = shape.floor**2
-            share = (1 - least) * float(entries) / float(total(levels.values()))
-            levels = {name: r * share + least for name, r in levels.items()}
-            if support is not None:
-                levels = {name: r * support[name] for name, r in levels.items()}
+            share = (1 - least) * float(entries) / (float(total(levels.values())) or 1.0)
+            sent: Any = support or dict.fromkeys(levels, 1.0)
+            levels = {name: (r * share + least) * sent[name] for name, r in levels.items()}
         factor = self._factor(levels, moments, seen, entries)
         if not 1e-25 < float(factor.detach()) < 1e25:  # float32 may not hold it
             levels = {name: r.double() for name, r in levels.items()}
@@ -99,14 +98,9 @@ class NoiseDefense(Defense, ABC, family="noise", amount="scale"):
 
     def running_traces(self, order: Tensor, shape: Shape, moments: Moments) -> Tensor:
         """tr J_F when the first 1, 2, … entries of that order are sent, with this noise."""
-        levels, slopes, squares = (
-            flatten(tensors)[order].double()
-            for tensors in (
-                self.levels(shape, moments),
-                moments.judged().known_squared_sensitivities,
-                moments.squared_values,
-            )
-        )
+        seen = moments.judged().known_squared_sensitivities
+        rows = self.levels(shape, moments), seen, moments.squared_values
+        levels, slopes, squares = (flatten(row)[order].double() for row in rows)
         revealed = torch.where(slopes > 0, slopes / levels, 0.0).cumsum(0)
         if self.scale is not None:
             entries = torch.arange(1, len(order) + 1, device=order.device)
@@ -114,7 +108,7 @@ class NoiseDefense(Defense, ABC, family="noise", amount="scale"):
         elif self.utility_budget is not None:
             factors = self.utility_budget / (squares * levels).cumsum(0)
         else:
-            factors = revealed / allowed_trace(self.target_error, moments, self.prior)
+            factors = revealed / allowed_trace(self, moments)
         return torch.where(revealed > 0, revealed / factors, 0.0)
 
     def _seen(self, moments: Moments) -> Moments:
@@ -134,16 +128,13 @@ class NoiseDefense(Defense, ABC, family="noise", amount="scale"):
             return _divide(self.utility_budget, total(spent))
         slopes = seen.judged().known_squared_sensitivities
         information = (torch.where(r > 0, slopes[name] / r, 0.0) for name, r in levels.items())
-        return total(information) / allowed_trace(self.target_error, moments, self.prior)
+        return total(information) / allowed_trace(self, moments)
 
 
 @dataclass(frozen=True)
 class GradientNoise(NoiseDefense, label="noise"):
     """Isotropic Gaussian noise (Eq. 8 with Σ = scale² I). No (ε, δ) guarantee: nothing is clipped.
 
-    Give `scale`, `utility_budget` or `target_error`; see `NoiseDefense` for what they mean.
-
-    >>> import torch
     >>> from gradveil import Moments
     >>> moments = Moments({"w": torch.tensor([1.0, 4.0])}, {"w": torch.tensor([4.0, 1.0])}, 2)
     >>> GradientNoise(scale=0.5).plan(moments).std["w"]
@@ -163,7 +154,6 @@ class ClampedNoise(GradientNoise, label="noise with clamping", family="clamped n
     threshold P = `clip`, as the paper does; it is not the per-example norm clipping of Abadi et
     al., and no accountant applies to it.
 
-    >>> import torch
     >>> from gradveil import Moments
     >>> moments = Moments({"w": torch.tensor([1.0, 4.0])}, {"w": torch.tensor([4.0, 1.0])}, 2)
     >>> mechanism = ClampedNoise(scale=0.5, clip=1.0).plan(moments)
@@ -192,7 +182,6 @@ class OptimalNoise(NoiseDefense, twin=GradientNoise):
     either way.
 
     Args:
-        scale: Or `utility_budget` or `target_error`; see `NoiseDefense` for what they mean.
         granularity: "parameter", or "layer" for one level per tensor.
         cap: The largest ratio √E‖∇g_i‖² / √E g_i² that counts, over the median ratio (appendix B:
             an entry whose gradient is near 0 would soak up all the noise).
@@ -204,10 +193,7 @@ class OptimalNoise(NoiseDefense, twin=GradientNoise):
             or stands out, because of what happens to be 0 on this batch. 0 is the paper's form
             (appendix B), which sends such entries bare: for reproduction only. The default costs
             about 1e-4 of the optimal bound on the paper's models.
-        estimator: How sensitivities are measured when the defense is called on a message.
-        source: "model", "private", "server" or a `Source`: where the shape then comes from.
 
-    >>> import torch
     >>> from gradveil import Moments
     >>> moments = Moments({"w": torch.tensor([1.0, 4.0])}, {"w": torch.tensor([4.0, 1.0])}, 2)
     >>> OptimalNoise(scale=1.0).plan(moments).std["w"]
@@ -330,11 +316,9 @@ def roots(variances: Tensors, moments: Moments) -> Tensors:
     return stds
 
 
-def allowed_trace(
-    target_error: float | None, moments: Moments, prior: GaussianPrior | None
-) -> float:
-    """The largest tr J_F at which the trace bound per entry reaches the target."""
-    assert target_error is not None
+def allowed_trace(defense: Any, moments: Moments) -> float:
+    """The largest tr J_F at which the trace bound per entry reaches the defense's target."""
+    target_error, prior, m = defense.target_error, defense.prior, moments.input_size
     if moments.hidden:
         raise WrongValue(
             "target_error",
@@ -343,16 +327,13 @@ def allowed_trace(
             " an opaque function): no error can be promised",
             "Use `scale`.",
         )
-    m = moments.input_size
-    allowed = m / target_error
-    if prior is not None:
-        allowed = prior.allowed_trace(m, m * target_error)
+    allowed = m / target_error if prior is None else prior.allowed_trace(m, m * target_error)
     if allowed <= 0:
         most = f"{trace_error(0.0, m, prior) / m:.4g} per entry in the trace bound"
         expected = f"be below what the prior alone leaves of the error, {most}"
         advice = "No defense can reach it; ask for less."
         raise WrongValue("target_error", expected, str(target_error), advice, assigned=True)
-    return allowed
+    return float(allowed)
 
 
 def _divide(numerator: float | Tensor, denominator: Tensor) -> Tensor:

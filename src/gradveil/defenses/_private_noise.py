@@ -56,8 +56,7 @@ class PrivateNoise(FixedDefense, amount="noise_multiplier", clamp=None, whole="c
 
     Floating point: by default the noise is a discrete Gaussian on a grid of steps √Σ_ii z C / (B
     2^bits), 2²⁰ or more to the standard deviation, and the sum is rounded to that grid first
-    (`GridMechanism`). What can be sent then does not depend on the batch, and C is smaller by what
-    rounding adds (0.06 % for 120,000 parameters and z = 1; `ClippedMessage`). The account of the
+    (`GridMechanism`), C being smaller by what rounding adds (`ClippedMessage`). The account of the
     continuous Gaussian holds with a few millionths more (`gradveil.privacy.epsilon_on_grid`). Each
     client's message is private by itself: that a sum of discrete Gaussians is none does not matter.
     With ``grid=False`` the noise is continuous and added in floating point: drawn four times as
@@ -71,7 +70,6 @@ class PrivateNoise(FixedDefense, amount="noise_multiplier", clamp=None, whole="c
     then 1.
 
     Args:
-        noise_multiplier: z, the noise over the clip.
         clip: C, the largest norm ‖Σ^{-1/2} g_b‖. As the mean of Σ_ii is 1, it means about the same
             for every shape.
         metric: r, the shape of Σ, from public data or from the model alone; `None`: Σ = I. Entries
@@ -84,7 +82,6 @@ class PrivateNoise(FixedDefense, amount="noise_multiplier", clamp=None, whole="c
         secure: Whether noise that is drawn without a generator comes from a `SecureGenerator`,
             which needs ``gradveil[privacy]``. A generator that is given is used as it is: a seed
             makes noise that can be computed again.
-        grid: Whether the noise is discrete, on a grid.
 
     >>> noise = PrivateNoise(noise_multiplier=1.0, clip=0.5, batch_size=64)
     >>> noise.plan(Moments({"w": torch.zeros(2)}, None, 1)).std["w"]
@@ -149,15 +146,17 @@ class PrivateNoise(FixedDefense, amount="noise_multiplier", clamp=None, whole="c
             expected = "be given where noise is made without a batch"
             raise WrongValue("batch_size", expected, "None", "Use the expected number of examples.")
         amount = self.noise_multiplier * self.clip / (self.batch_size or 1)
-        like = moments.like
-        if self.metric is None:
-            return self._mechanism(constant_like(amount, like))
-        self.metric.check(like)
-        metric = Metric(self.metric.factors, like)
-        ones = metric.kept(constant_like(1.0, like))
-        std = {n: amount * _above_0(metric.deviations(n), ones[n], n) for n in like}
-        all_kept = all(bool(one.all()) for one in ones.values())
-        return self._mechanism(std, None if all_kept else ones)
+        like, keep = moments.like, None
+        std = constant_like(amount, like)
+        if self.metric is not None:
+            self.metric.check(like)
+            metric = Metric(self.metric.factors, like)
+            sent = metric.kept(constant_like(1.0, like))
+            std = {n: amount * _above_0(metric.deviations(n), sent[n], n) for n in like}
+            keep = None if all(bool(one.all()) for one in sent.values()) else sent
+        if not self.grid or not moments.size:
+            return Mechanism(std, keep)
+        return GridMechanism(std, keep, bits=bits_for_grid(self.noise_multiplier, moments.size))
 
     def check_batch(self, inputs: Tensor) -> None:
         """Allow an empty batch, where its size says nothing: noise alone is sent then."""
@@ -213,12 +212,6 @@ class PrivateNoise(FixedDefense, amount="noise_multiplier", clamp=None, whole="c
                 f" `unit = {self.unit!r}, batch_size = {self.batch_size}`."
             )
 
-    def _mechanism(self, std: Tensors, keep: Tensors | None = None) -> Mechanism:
-        entries = sum(level.numel() for level in std.values())
-        if not self.grid or not entries:
-            return Mechanism(std, keep)
-        return GridMechanism(std, keep, bits=bits_for_grid(self.noise_multiplier, entries))
-
 
 def _check_range(shape: Shape) -> None:
     """Require factors whose squares and quotients float32 can hold."""
@@ -227,11 +220,10 @@ def _check_range(shape: Shape) -> None:
             low, high = float(factor.min()), float(factor.max())
             if low < 1e-8 or high > 1e8:  # squares of gradients may vanish in float32
                 raise ValueError(
-                    "The factors of a shape for private noise should be in"
-                    " [1e-08, 1e+08]: beyond, norms are lost in"
-                    " floating point, and examples are not clipped. Found"
-                    f" {low:g} to {high:g} for `{name}`. Rescale the shape;"
-                    " only the proportions of its levels count."
+                    "The factors of a shape for private noise should be in [1e-08, 1e+08]: beyond,"
+                    " norms are lost in floating point, and examples are not clipped. Found"
+                    f" {low:g} to {high:g} for `{name}`. Rescale the shape; only the proportions of"
+                    " its levels count."
                 )
 
 

@@ -74,7 +74,8 @@ class PruningDefense(Defense, ABC, amount="ratio"):
     def about(self) -> About:
         about, family = super().about, "pruning" if self.noise is None else "noisy pruning"
         label = about.label.replace("pruning", family)
-        return replace(about, label=label, family=family)
+        varies = about.private and about.needs.sensitivities  # else the message shows its choices
+        return replace(about, label=label, family=family, varies=varies)
 
     @cached_property
     def needs(self) -> Needs:
@@ -124,7 +125,7 @@ class PruningDefense(Defense, ABC, amount="ratio"):
         No bisection: noise of a given scale, spread over more entries, may reveal less.
         """
         assert self.noise is not None
-        allowed = allowed_trace(self.target_error, moments, self.prior)
+        allowed = allowed_trace(self, moments)
         traces = self.noise.running_traces(order, shape, moments)
         feasible = (traces <= allowed).nonzero()
         return int(feasible.max()) + 1 if len(feasible) else 0
@@ -134,9 +135,8 @@ class PruningDefense(Defense, ABC, amount="ratio"):
 class GradientPruning(PruningDefense, label="pruning"):
     """Prunes the entries of smallest E g_i² (Eq. 17). No guarantee unless `noise` is added.
 
-    Give `ratio`, `utility_budget` or `target_error`; see `PruningDefense` for what they mean. Which
-    entries are the largest is read off the private batch, as everybody does (source="private"), and
-    everybody can see which they are; with `Public` they are those of public examples.
+    Which entries are the largest is read off the private batch, as everybody does, and everybody
+    can see which they are; with `Public` they are those of public examples.
 
     >>> from gradveil import Moments
     >>> moments = Moments({"w": torch.tensor([1.0, 4.0])}, {"w": torch.tensor([4.0, 1.0])}, 2)
@@ -145,11 +145,6 @@ class GradientPruning(PruningDefense, label="pruning"):
     """
 
     source: Source | str = "private"
-
-    @cached_property
-    def about(self) -> About:
-        about = super().about
-        return replace(about, varies=about.private and about.needs.sensitivities)
 
     def shape(self, moments: Moments) -> Shape:
         """That of its noise."""
@@ -179,10 +174,7 @@ class OptimalPruning(PruningDefense, twin=GradientPruning):
     are worth nothing and go first. With optimal noise on what is kept the order is the same.
 
     Args:
-        ratio: Or `utility_budget` or `target_error`; see `PruningDefense` for what they mean.
-        noise: On what is kept. Without it there is no guarantee.
         granularity: "parameter", or "layer" for one score per tensor.
-        floor: See `OptimalNoise`, as for `estimator` and `source`.
 
     >>> from gradveil import Moments
     >>> moments = Moments({"w": torch.tensor([1.0, 4.0])}, {"w": torch.tensor([4.0, 1.0])}, 2)
@@ -261,9 +253,6 @@ def keep_within(
 
     The fractional knapsack: the entry on the borderline is kept with the probability that meets
     the budget in expectation.
-
-    >>> keep_within(torch.tensor([2.0, 1.0, 3.0]), torch.ones(3), budget=1.5)
-    tensor([0.5000, 1.0000, 0.0000])
     """
     order = in_order(scores, ties)
     own = weights[order].double()

@@ -25,7 +25,7 @@ from gradveil._checks import (
 from gradveil._random import bernoulli, generator_or_fresh
 from gradveil._tensors import Tensors, flatten, unflatten
 from gradveil.mechanisms import Mechanism, constant_like
-from gradveil.messages import LossFunction, MappedMessage, Message, movable
+from gradveil.messages import MappedMessage, Message, movable
 from gradveil.sensitivity import Moments, draw_probes
 from gradveil.shapes import Given, Shape, check_state
 
@@ -48,15 +48,12 @@ class _Remembering(_ByValues):
     _memory: Any = None
 
     def reset(self) -> None:
-        """Forget it, as for a new model."""
         self._memory = None
 
     def state_dict(self) -> dict[str, Any]:
-        """What is kept; nothing before the first step."""
         return {} if self._memory is None else {self.remembers: self._memory}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continue from a state that `state_dict` returned."""
         check_state(state, {self.remembers})
         self._memory = state.get(self.remembers)
 
@@ -65,14 +62,12 @@ class _Remembering(_ByValues):
 class ErrorFeedback(_Remembering, amount="ratio", varies=False):  # what was sent shows
     """y_t = top_k(g_t + e_t), e_{t+1} = g_t + e_t - y_t, e_1 = 0 (Stich et al. 2018).
 
-    All that is sent and held back adds up to all gradients: Σ_t y_t + e = Σ_t g_t.
+    `ratio` is the share of entries that is held back, as in `GradientPruning`. All that is sent and
+    held back adds up to all gradients: Σ_t y_t + e = Σ_t g_t.
 
     Guarantee: none. Entries are sent bare, which they are shows, and what is not sent now is sent
     later. An attacker who knows it knows the algorithm and not e_t. At the first step e is 0, and
     that is what it assumes; later the message is of several batches, and it is wrong by the rest.
-
-    Args:
-        ratio: The share of entries that is held back, as in `GradientPruning`.
 
     >>> ErrorFeedback(ratio=0.9)
     ErrorFeedback(ratio=0.9)
@@ -142,8 +137,8 @@ class Outpost(_Remembering, amount="scale"):
         for name in ("scale", "decay"):
             check_not_negative(getattr(self, name), name)
             check_at_most(getattr(self, name), name)
-        check_ratio(self.noisy, "noisy")
-        check_ratio(self.ratio, "ratio")
+        for name in ("noisy", "ratio"):
+            check_ratio(getattr(self, name), name)
 
     def given(
         self, moments: Moments, message: Message, inputs: Tensor, generator: torch.Generator
@@ -197,7 +192,6 @@ class Soteria(_ByValues, label="Soteria", amount="ratio", varies=False):
     Args:
         ratio: The share of features that is cut.
         layer: The name of the layer in the model; its first linear one if `None`.
-        probes: How many random directions.
 
     >>> Soteria(ratio=0.5)
     Soteria(ratio=0.5, layer=None, probes=16)
@@ -243,7 +237,13 @@ class Soteria(_ByValues, label="Soteria", amount="ratio", varies=False):
             expected = "be a layer that is trained, so that its gradient is sent"
             found = f"that `{weight}` is not in the message"
             raise WrongValue("layer", expected, found, "Name another one.")
-        scores = _scores(_features(message, layer), inputs, self.probes, generator)
+        features = _features(message, layer)
+        with torch.no_grad():
+            values = features(inputs)
+            directions = draw_probes(inputs, self.probes, generator)
+            squares = sum(jvp(features, (inputs,), (v,))[1].square() for v in directions)
+        slopes = (torch.as_tensor(squares) / self.probes).sqrt()
+        scores = (slopes / (values.abs() + 0.1)).sum(0)
         return Given(Shape({weight: (scores,)}, silent=True), moments)
 
     def mechanism(self, shape: Shape, moments: Moments) -> Mechanism:
@@ -285,18 +285,6 @@ def _features(message: Any, layer: nn.Linear) -> Callable[[Tensor], Tensor]:
     return features
 
 
-def _scores(
-    features: Callable[[Tensor], Tensor], inputs: Tensor, probes: int, generator: torch.Generator
-) -> Tensor:
-    """Σ_b ‖∇_x r_bi‖ / (|r_bi| + 0.1) of each feature i."""
-    with torch.no_grad():
-        values = features(inputs)
-        directions = draw_probes(inputs, probes, generator)
-        squares = sum(jvp(features, (inputs,), (v,))[1].square() for v in directions)
-    slopes = (torch.as_tensor(squares) / probes).sqrt()
-    return (slopes / (values.abs() + 0.1)).sum(0)
-
-
 class InputDefense(FixedDefense, whole="changes the inputs first"):
     """Sends the message of other inputs than the private ones, bare.
 
@@ -316,23 +304,15 @@ class InputDefense(FixedDefense, whole="changes the inputs first"):
         values = checked_values(self.prepared(message), inputs)
         return values, Moments.of_values(values, inputs.numel())
 
-    def mechanism(self, shape: Shape, moments: Moments) -> Mechanism:
-        """Everything is sent as it is."""
-        return NoDefense().mechanism(shape, moments)
-
 
 @dataclass(frozen=True)
 class Pixelization(InputDefense):
     """Every block of size × size pixels becomes its mean; the image keeps its shape (Fan 2018).
 
-    Guarantee: none (Fan's own has noise, too). The means of the blocks are in the message as
-    everything is without a defense; what is inside of the blocks is not in it at all, so that
-    images which differ only there cannot be told apart.
+    Blocks at the edge may be smaller. Guarantee: none (Fan's own has noise, too). The means of the
+    blocks are in the message as everything is without a defense; what is inside of the blocks is
+    not in it at all, so that images which differ only there cannot be told apart.
 
-    Args:
-        size: The side of a block in pixels; those at the edge may be smaller.
-
-    >>> import torch
     >>> Pixelization(2).pixelated(torch.tensor([[[[1.0, 3.0, 5.0]]]]))
     tensor([[[[2., 2., 5.]]]])
     """
@@ -367,15 +347,12 @@ class Pixelization(InputDefense):
 class MixUp(InputDefense, label="MixUp"):
     """x̃_b = w x_b + (1 - w) x_{b+1}, L̃ = w L(x̃, y_b) + (1 - w) L(x̃, y_{b+1}) (Zhang et al. 2018).
 
-    Example b is mixed with the next one of the batch, the last with the first. Zhang et al. draw
-    pairs and w anew for each batch: few bits, which an attacker can try one after the other, so
-    they are fixed here and count as known.
+    w is the `weight`. Example b is mixed with the next one of the batch, the last with the first.
+    Zhang et al. draw pairs and w anew for each batch: few bits, which an attacker can try one after
+    the other, so they are fixed here and count as known.
 
     Guarantee: none. In a batch of n this is a matrix w I + (1 - w) P of the examples, which has an
     inverse unless w = 1/2 and n is even. A batch of one is not changed.
-
-    Args:
-        weight: w, the share of the example itself.
 
     >>> MixUp(weight=0.7)
     MixUp(weight=0.7)
@@ -395,18 +372,15 @@ class MixUp(InputDefense, label="MixUp"):
 class InstaHide(InputDefense, label="InstaHide"):
     """x̃_b = σ_b ⊙ Σ_j w_j x_{b+j}, loss mixed with the same w (Huang et al. 2020).
 
-    Signs σ_b of ±1 for each entry, w random with Σ_j w_j = 1 and w_j ≤ 0.65, the other examples
-    those that follow in the batch (the authors also take public ones).
+    So many `images` of a batch of at least as many are mixed, with signs σ_b of ±1 for each entry,
+    w random with Σ_j w_j = 1 and w_j ≤ 0.65, the other examples those that follow in the batch (the
+    authors also take public ones).
 
     Guarantee: none. The authors keep w and σ secret and draw them anew for each batch. Here both
     come from `seed`, which counts as known: the worst case, in which only the mixing is left of it.
     A secret σ would leave |Σ_j w_j x_{b+j}| to an attacker, and Carlini et al. 2021 found the
     examples from many of these. So the attack that knows the defense overstates what one message
     with secret signs gives away, and the unaware attack understates it.
-
-    Args:
-        images: How many examples are mixed, in a batch of at least as many.
-        seed: Of weights and signs.
 
     >>> sum(InstaHide(images=3, seed=1).weights())
     1.0
@@ -453,27 +427,16 @@ def _mixed_message(
         wanted = "have a loss, and a tensor with one target for each example, to be mixed"
         found = f"{type(message).__name__} with targets of type {type(own.targets).__name__}"
         raise WrongType("message", wanted, found, "Use GradientMessage or LocalUpdateMessage.")
-    mixed: Any = own.of(_neighbours(own.targets, len(weights), 1))
-    mixed.loss = copy(mixed.loss)
-    mixed.loss.loss_fn = _mean_loss(mixed.loss.loss_fn, weights)
+    places = range(len(weights))
+    mixed: Any = own.of(torch.stack([own.targets.roll(-j, 0) for j in places], 1))
+    mixed.loss, loss_fn = copy(mixed.loss), mixed.loss.loss_fn
+
+    def loss(outputs: Any, targets: Tensor) -> Tensor:
+        return torch.stack([weights[j] * loss_fn(outputs, targets[:, j]) for j in places]).sum()
 
     def before(inputs: Tensor) -> Tensor:
-        rows = _neighbours(inputs, len(weights), 0)
-        made = sum(w * row for w, row in zip(weights, rows, strict=True))
-        assert isinstance(made, Tensor)
+        made: Any = sum(weights[j] * inputs.roll(-j, 0) for j in places)
         return made if mask is None else mask(made)
 
+    mixed.loss.loss_fn = loss
     return MappedMessage(mixed, before=before)
-
-
-def _neighbours(rows: Tensor, count: int, axis: int) -> Tensor:
-    """The examples themselves, the next ones, and so on, stacked along an axis."""
-    return torch.stack([rows.roll(-j, 0) for j in range(count)], axis)
-
-
-def _mean_loss(loss_fn: LossFunction, weights: Sequence[float]) -> LossFunction:
-    def loss(outputs: Any, targets: Tensor) -> Tensor:
-        parts = [w * loss_fn(outputs, targets[:, j]) for j, w in enumerate(weights)]
-        return torch.stack(parts).sum()
-
-    return loss

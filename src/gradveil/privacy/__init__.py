@@ -1,34 +1,19 @@
-"""Statements with a proof: (ε, δ), recognition, and secure noise.
+"""Statements with a proof: (ε, δ), recognition, and secure noise."""
 
->>> from gradveil.privacy import PrivacyAccount
->>> account = PrivacyAccount(noise_multiplier=4.0, sample_rate=1.0, delta=1e-5)
->>> account.step(16)
->>> round(account.epsilon(), 3)
-4.377
-"""
-
-from gradveil._secure import (
-    SecureGenerator,
-    clip_for_grid,
-    discrete_normal,
-    grid_step,
-    release_on_grid,
-)
+from gradveil._secure import SecureGenerator
 
 from ._account import BudgetError, PrivacyAccount
-from ._epsilon import (
+from ._releases import (
     check_delta,
     check_sample_rate,
     epsilon_after,
     epsilon_on_grid,
-    gaussian_delta,
-    gaussian_epsilon,
-    gaussian_tradeoff,
-    grid_distance,
+    fisher_bound,
     poisson_sample,
+    recognition_bound,
+    renyi_bound,
     solve_noise_multiplier,
 )
-from ._limits import fisher_bound, recognition_bound, renyi_bound, renyi_two
 
 # What `__all__` does not list is for our own packages.
 __all__ = [

@@ -12,9 +12,8 @@ from gradveil._checks import (
     check_positive,
 )
 
-from ._epsilon import (
+from ._releases import (
     NEIGHBOURS,
-    UNITS,
     check_delta,
     check_sample_rate,
     epsilon_after,
@@ -34,18 +33,15 @@ class PrivacyAccount:
     clipped, or noised less, is not covered: the account believes what it is told.
 
     Args:
-        noise_multiplier: z.
         sample_rate: q, the probability with which each example (or client) takes part in a step,
             drawn anew and independently (`poisson_sample`); 1 if all take part in all steps.
             Batches of a fixed size, or a shuffled data set, are not this: account for them with 1
             and neighbours="replace-one", because an example that is added there pushes another one
             out, and the sum moves by 2C. Add-remove would understate ε.
-        delta: δ.
         unit: What one more or less of is hidden: an "example" (FedSGD), or a "client" (FedAvg, its
             update clipped).
         budget: The largest ε(δ) that may be spent; `None` for no limit.
-        neighbours: "add-remove", "zero-out" or "replace-one": see `epsilon_after` for which of them
-            is right.
+        neighbours: "add-remove", "zero-out" or "replace-one": `epsilon_after` says which is right.
         grid: Whether the noise is discrete, on a grid, as that of `PrivateNoise` is unless it says
             otherwise: ε is then a few millionths larger (`epsilon_on_grid`), for up to 10¹² numbers
             sent.
@@ -71,7 +67,7 @@ class PrivacyAccount:
         check_not_negative(self.noise_multiplier, "noise_multiplier")
         check_sample_rate(self.sample_rate)
         check_delta(self.delta)
-        check_choice(self.unit, "unit", UNITS)
+        check_choice(self.unit, "unit", ("example", "client"))
         check_choice(self.neighbours, "neighbours", tuple(NEIGHBOURS))
         if self.budget is not None:
             check_positive(self.budget, "budget")
@@ -104,11 +100,7 @@ class PrivacyAccount:
         return self.budget is not None and self.epsilon(n) > self.budget
 
     def allowed(self, most: int) -> int:
-        """How many more steps the budget allows, `most` at the most.
-
-        >>> PrivacyAccount(4.0, 1.0, 1e-5, budget=4.5).allowed(100)
-        16
-        """
+        """How many more steps the budget allows, `most` at the most."""
         check_count(most, "most", least=0)
         low, high = 0, most
         while low < high:  # ε grows with the steps
@@ -126,7 +118,6 @@ class PrivacyAccount:
                 f"that {epsilon}, above `budget = {self.budget}`",
                 "Stop here, or start again with a larger `noise_multiplier`.",
             )
-        check_count(n, "n")
         self.steps += n
 
     def describe(self) -> dict[str, Any]:

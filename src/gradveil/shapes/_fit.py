@@ -1,15 +1,29 @@
 """The shape of noise that public batches prove to be better than isotropic."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import log
 
 import torch
 from torch import Tensor
 
-from gradveil._checks import WrongValue, check_count, check_kind, check_ratio, check_structure
+from gradveil._checks import (
+    WrongValue,
+    check_count,
+    check_inputs,
+    check_kind,
+    check_ratio,
+    check_structure,
+)
 from gradveil._tensors import Tensors, total
-from gradveil.messages import GradientMessage, Message, TokenGradient, over_rows, separates
+from gradveil.messages import (
+    GradientMessage,
+    Message,
+    TokenGradient,
+    example_gradients,
+    over_rows,
+    separates,
+)
 from gradveil.sensitivity import Estimator, Moments, measure_with_values
 
 from ._shape import Factors, Shape
@@ -169,7 +183,6 @@ def fit_shape(
         entries: Whether entries may differ by more than their rows and columns. Without, a shape
             takes few numbers.
 
-    >>> import torch
     >>> from gradveil import Moments
     >>> moments = Moments({"w": torch.ones(2, 2)}, {"w": torch.ones(2, 2)}, input_size=3)
     >>> type(fit_shape([moments, moments])).__name__
@@ -202,12 +215,12 @@ def choose_exponents(
     best, found = 0.0, [0.0] * 4
     if len(batches) < 2:
         return found
-    trial = Trial(batches, size)
+    score_of = _trial(batches, size)
     for _ in range(2):
         for place, most in enumerate((1.0, 0.6, 0.6, 0.6) if entries else (1.0, 0.6, 0.6)):
             for step in (0.0, 0.2, 0.4, 0.6, 0.8, 1.0):
                 tried = [*found[:place], min(step, most), *found[place + 1 :]]
-                score = trial.score(tried)
+                score = score_of(tried)
                 if score > best:
                     best, found = score, tried
     return found
@@ -294,45 +307,41 @@ eight public batches (MNIST CNN after 60 and 300 steps) the worst mean gain over
 was 0.9995; 0.993 with a quarter of this, 0.98 with standard errors alone."""
 
 
-class Trial:
-    """Leaves out one part of at least two batches at a time, and judges shapes of the others on it.
+def _trial(batches: Sequence[Evidence], size: int) -> Callable[[Sequence[float]], float]:
+    """The mean of log gain of exponents over left-out batches less its margin; 0 for isotropic.
 
-    Args:
-        batches: What they say; every eighth is left out at once, if there are more than eight.
-        size: Examples in a private batch.
+    One part of at least two batches is left out at a time, every eighth at once if there are more
+    than eight, and judged by the shape of the others for private batches of `size` examples. The
+    margin is half of a standard error, and `DOUBT`.
     """
+    chosen, weights = _sample(batches[0].moments.squared_values)
+    parts, order, every, owners = min(len(batches), 8), [], [], []
+    for part in range(parts):
+        rest = [batch for place, batch in enumerate(batches) if place % parts != part]
+        levels, rows = levels_of(*pool(rest, size)), []
+        for name, index in chosen.items():  # the four levels at the chosen entries, one row each
+            own = [part.expand_as(levels[name][3]).reshape(-1)[index] for part in levels[name]]
+            rows.append(torch.stack(own).double())
+        every.append(torch.cat(rows, 1))
+        held = [batch.moments for batch in batches[part::parts]]
+        owners += [part] * len(held)
+        order += held
+    squares = torch.stack([_entries(m.squared_values, chosen) for m in order]) * weights
+    slopes = torch.stack([_entries(m.known_squared_sensitivities, chosen) for m in order]) * weights
+    isotropic = squares.sum(1).log() + slopes.sum(1).log()
 
-    def __init__(self, batches: Sequence[Evidence], size: int) -> None:
-        chosen, self._weights = _sample(batches[0].moments.squared_values)
-        parts, order = min(len(batches), 8), []
-        self._logs, self._owners = [], []
-        for part in range(parts):
-            rest = [batch for place, batch in enumerate(batches) if place % parts != part]
-            self._logs.append(_logs(levels_of(*pool(rest, size)), chosen))
-            held = [batch.moments for batch in batches[part::parts]]
-            self._owners += [part] * len(held)
-            order += held
-        self._squares = torch.stack([_entries(m.squared_values, chosen) for m in order])
-        slopes = [_entries(m.known_squared_sensitivities, chosen) for m in order]
-        self._slopes = torch.stack(slopes)
-
-    def score(self, exponents: Sequence[float]) -> float:
-        """The mean of log gain over left-out batches less its margin; 0 for isotropic noise.
-
-        The margin is half of a standard error, and `DOUBT`. Each batch is judged by the shape of
-        the batches outside of its part.
-        """
-        powers = torch.tensor(exponents, dtype=torch.float64, device=self._weights.device)
-        levels = torch.stack([torch.einsum("l,ln->n", powers, logs).exp() for logs in self._logs])
-        levels, weights = levels[self._owners], self._weights
-        squares, slopes = self._squares * weights, self._slopes * weights
-        isotropic = squares.sum(1).log() + slopes.sum(1).log()
+    def score(exponents: Sequence[float]) -> float:
+        powers = torch.tensor(exponents, dtype=torch.float64, device=weights.device)
+        levels = torch.stack([torch.einsum("l,ln->n", powers, logs).exp() for logs in every])[
+            owners
+        ]
         shaped = (squares * levels).sum(1).log() + (slopes / levels).sum(1).log()
         gains = torch.nan_to_num(isotropic - shaped, nan=0.0, posinf=0.0, neginf=0.0)
-        chance = 0.5 * float(gains.std()) / len(gains) ** 0.5
+        chance: float = 0.5 * float(gains.std()) / len(gains) ** 0.5
         doubt = sum(each * e for each, e in zip(DOUBT, exponents, strict=True)) / len(gains)
-        score: float = float(gains.mean()) - chance - doubt
-        return score
+        return float(gains.mean()) - chance - doubt
+
+    return score
 
 
 def _sample(like: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], Tensor]:
@@ -353,10 +362,37 @@ def _entries(tensors: Mapping[str, Tensor], chosen: Mapping[str, Tensor]) -> Ten
     return torch.cat([tensors[n].reshape(-1)[index].double() for n, index in chosen.items()])
 
 
-def _logs(levels: dict[str, Levels], chosen: dict[str, Tensor]) -> Tensor:
-    """The four levels at the chosen entries, one row each."""
-    parts = []
-    for name, index in chosen.items():
-        own = [part.expand_as(levels[name][3]).reshape(-1)[index] for part in levels[name]]
-        parts.append(torch.stack(own).double())
-    return torch.cat(parts, 1)
+def rms_shape(message: GradientMessage, inputs: Tensor) -> Shape:
+    """r_i ∝ √E g_bi² over public examples b: as much noise as there is gradient.
+
+    That minimises the noise Σ_i Σ_ii beside the clipping norm E Σ_i g_bi² / Σ_ii, whose product is
+    least for Σ_ii ∝ √E g_bi². For `PrivateNoise`, whose shape must not depend on private data. A
+    tensor's squares are the product of their means over columns and over rows, which few examples
+    determine. No root mean square is taken to be below a twentieth of that of its tensor, and no
+    tensor's below a twentieth of that of all.
+
+    >>> model = torch.nn.Linear(2, 1)
+    >>> message = GradientMessage(model, lambda o, _: o.sum(), None)
+    >>> shape = rms_shape(message, torch.tensor([[3.0, 1.0], [3.0, -1.0]]))
+    >>> [round(float(r), 3) for r in shape.levels(dict(model.named_parameters()))["weight"][0]]
+    [3.0, 1.0]
+    """
+    check_inputs(inputs)
+    squares: Tensors = {}
+    with torch.no_grad():
+        for gradients in example_gradients(message, inputs):
+            for name, g in gradients.items():
+                square = g.square().sum(0) / len(inputs)
+                squares[name] = squares[name] + square if name in squares else square
+    least, entries = 0.05**2, sum(s.numel() for s in squares.values())
+    whole = sum(float(s.sum(dtype=torch.float64)) for s in squares.values()) / entries
+    factors = {}
+    for name, square in squares.items():
+        mean = square.mean().clamp(min=least * max(whole, torch.finfo(torch.float32).tiny))
+        square = square.clamp(min=least * mean)
+        parts = [square]
+        if square.dim() > 1:
+            rows = square.mean(tuple(range(1, square.dim())), keepdim=True)
+            parts = [rows / square.mean(), square.mean(0, keepdim=True)]
+        factors[name] = tuple(part.sqrt() for part in parts)
+    return Shape(factors)

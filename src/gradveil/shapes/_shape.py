@@ -2,17 +2,16 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from math import inf, prod
 from typing import Any, NamedTuple
-from weakref import ReferenceType, ref
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from gradveil._checks import WrongType, WrongValue, check_count, check_kind, check_values
+from gradveil._checks import WrongType, WrongValue, check_kind, check_values
 from gradveil._tensors import Tensors
-from gradveil.messages import Message, movable
+from gradveil.messages import Message
 from gradveil.sensitivity import Estimator, Moments, estimator_name
 
 Factors = tuple[Tensor, ...]
@@ -32,12 +31,8 @@ class Shape:
     With `silent` levels may be 0, where an entry says nothing of the inputs; `PrivateNoise` sends
     no such entry.
 
-    A shape with a `floor` comes from somebody who is not trusted, and counts as
-
-        (1 - floor²) r_i / mean(r) + floor²,
-
-    so that no standard deviation is below `floor` times their root mean square. A defense's own
-    limits are then left out.
+    A shape with a `floor` comes from somebody who is not trusted: no standard deviation is below
+    `floor` times their root mean square (`FromServer`). A defense's own limits are then left out.
 
     >>> shape = Shape({"w": (torch.tensor([[1.0], [2.0]]), torch.tensor([[1.0, 3.0, 5.0]]))})
     >>> shape.levels({"w": torch.zeros(2, 3)})["w"]
@@ -152,7 +147,6 @@ class Request(NamedTuple):
     """For what a defense asks a source for a shape."""
 
     needs: Needs
-    """What the defense has to know."""
     like: Mapping[str, Tensor]
     """Tensors of the message's names and sizes, whose values are not read."""
     message: Message
@@ -220,85 +214,6 @@ class Source(ABC):
         copied = object.__new__(type(self))
         vars(copied).update(vars(self))
         return copied
-
-
-class KeptSource(Source):
-    """Makes a shape every `refresh_every` calls, and when what it is for has changed.
-
-    That is said by a key: the names and shapes of the model's parameters, and what else it is made
-    for. The model itself is not kept alive.
-    """
-
-    any_model = True
-    """Whether it is for every model of the same names and shapes, such as that of each round."""
-
-    def __init__(self, refresh_every: int) -> None:
-        check_count(refresh_every, "refresh_every")
-        self.refresh_every = refresh_every
-        self.reset()
-
-    def reset(self) -> None:
-        """Forget the shape, as for a new model."""
-        self._left = 0
-        self._key: list[Any] = []
-        self._given: Given | None = None
-        self._owner: ReferenceType[nn.Module] | None = None
-
-    @abstractmethod
-    def _setting(self, asked: Request) -> list[Any]:
-        """Numbers and text that change with what else the shape is made for."""
-
-    @abstractmethod
-    def _made(self, asked: Request) -> Given:
-        """A new shape."""
-
-    def given(self, asked: Request) -> Given:
-        """The shape that is kept, or a new one where it is due."""
-        model = getattr(getattr(asked.message, "loss", None), "model", None)
-        parameters: Tensors = getattr(movable(asked.message), "parameters", {})
-        names = (part for name, p in parameters.items() for part in (name, *p.shape))
-        key = [*self._setting(asked), *names]
-        of_another = self._owner is not None and self._owner() is not model
-        if self._given is None or key != self._key or of_another or not self._left:
-            self._given, self._key, self._left = self._made(asked), key, self.refresh_every
-        self._owner = None if self.any_model else ref(model)  # type: ignore[arg-type]
-        self._left -= 1
-        return self._given.to(asked.inputs.device)
-
-    def follow(self, other: "KeptSource") -> None:
-        """Take over what another one of the same kind keeps, as made just now.
-
-        So several defenses, or the clients of several trainings, have a shape that was made once at
-        the same model.
-        """
-        check_kind(other, "other", type(self), f"Use another {type(self).__name__}.")
-        self.reset()
-        self._given, self._key, self._left = other._given, list(other._key), self.refresh_every
-
-    def state_dict(self) -> dict[str, Any]:
-        """What is kept and the number of calls that had it; nothing before the first call."""
-        if self._given is None:
-            return {}
-        step, shape = self.refresh_every - self._left, dict(self._given.shape.factors)
-        return {"step": step, "key": list(self._key), "shape": shape, **vars(self._given.moments)}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continue from a state that `state_dict` returned, at the next model of its key."""
-        names = {field.name for field in fields(Moments)}
-        check_state(state, {"step", "key", "shape", *names})
-        self.reset()
-        if state:
-            self._left, self._key = -int(state["step"]) % self.refresh_every, list(state["key"])
-            moments = Moments(**{name: state[name] for name in names})
-            self._given = Given(Shape(state["shape"]), moments)
-
-    def __getstate__(self) -> dict[str, Any]:
-        """Elsewhere the model is another one, so that what belongs to a model stays here."""
-        if self._owner is None:
-            return dict(vars(self))
-        other = self.__deepcopy__({})
-        other.reset()
-        return dict(vars(other))
 
 
 def check_state(state: object, expected: set[str]) -> None:

@@ -3,6 +3,7 @@
 from ._bound import Bound, mean_bound, reconstruction_bound, trace_error
 from ._fisher import (
     BoundCase,
+    Evaluations,
     FisherInformation,
     fisher_trace,
     largest_information,
@@ -10,7 +11,6 @@ from ._fisher import (
     plan_information_trace,
 )
 from ._prior import GaussianPrior, Prior
-from ._smoothness import Evaluations
 from ._utility import Utility, expected_decrease, gain_over_isotropic, share_of_optimum, utility
 
 # What `__all__` does not list is for our own packages.

@@ -25,8 +25,10 @@ from gradveil.sensitivity import measure
 
 from ._fisher import (
     BoundCase,
+    Evaluations,
     FisherInformation,
     MeanInformation,
+    Smoothness,
     fisher_trace,
     largest_eigenvalue,
     mean_and_error,
@@ -34,7 +36,6 @@ from ._fisher import (
     plan_information_trace,
 )
 from ._prior import Prior
-from ._smoothness import Evaluations, Smoothness
 from ._utility import selects, shows_selection
 
 if TYPE_CHECKING:
@@ -43,16 +44,8 @@ if TYPE_CHECKING:
 DENSE_LIMIT = 1024
 """Up to how many input entries the full bound is computed with the dense matrix."""
 
-BATCHES_LIMIT = 2**27
-"""Up to how many numbers the matrices of all batches are held for an interval."""
-
-QUANTILES, RESAMPLES = (0.025, 0.975), 2000
-
 ENOUGH_BATCHES = 8
 """For a mean over the data. The value at fewer is given, and called no guarantee."""
-
-NEARLY = 0.02
-"""By what share the information may exceed what a prior was measured for: that of other probes."""
 
 
 @dataclass(frozen=True)
@@ -145,8 +138,7 @@ def mean_bound(
         cases: Batches of one shape, each with its undefended message and its mechanism.
         prior: What the attacker knows beforehand; `None` is flat, which is no guarantee: with much
             noise that bound exceeds what guessing the mean of the data achieves.
-        method: "full" (tight) or "trace" (looser, needs only sensitivities; the form for which
-            the defenses are optimal).
+        method: "full" (tight) or "trace" (looser; the form for which the defenses are optimal).
         planned_by: The defense that planned each mechanism from its own batch. Counts the
             information in the noise levels, ½ Σ_i ∇log Σ_ii ∇log Σ_iiᵀ (erratum 5). Leave it
             out for plans made from other data, which reveal nothing of the batch. What a mask
@@ -155,10 +147,8 @@ def mean_bound(
             entries they prune or clamp says nothing of the inputs.
         solver: Of the full bound: "dense", "iterative" (matrix-free: conjugate gradients with
             random probes, a standard error beside it), or "auto" by the size of the inputs.
-        probes: How many random probes the stochastic estimates take.
-        generator: For those probes.
-        known: Of the message of each case, to share values and derivatives between the bounds of
-            several mechanisms.
+        probes: How many random probes the stochastic estimates take, from the generator.
+        known: Of the message of each case, to share it between the bounds of several mechanisms.
     """
     check_choice(method, "method", ("full", "trace"))
     check_choice(solver, "solver", ("auto", "dense", "iterative"))
@@ -167,19 +157,23 @@ def mean_bound(
     cases = _embedded(cases, prior, planned_by)
     generator = generator_or_fresh(generator)
     try:
-        each: Sequence[Evaluations | None] = known or [None] * len(cases)
-        parts = [FisherInformation(*case, own) for case, own in zip(cases, each, strict=True)]
+        kept: Sequence[Evaluations | None] = known or [None] * len(cases)
+        parts = [FisherInformation(*case, own) for case, own in zip(cases, kept, strict=True)]
         information = MeanInformation(parts)
-        seen = information.smoothness(generator)
+        # features move by themselves at the first two batches
+        each = (part.smoothness(generator, place < 2) for place, part in enumerate(parts))
+        seen = sum(each, Smoothness())
     except (RuntimeError, ModelError) as failure:
         if is_out_of_memory(failure):
             raise
         return _undifferentiable(cases, prior, method)
     shown = not public_plan and any(shows_selection(i.mechanism, i.values) for i in parts)
     asked = Asked(information, prior, planned_by, probes, generator)
-    hopeless = seen.hidden or shown or information.is_infinite()
-    formed = Formed(0.0, 0.0, None) if hopeless else _formed(asked, method, solver)
-    total, error, ends, matched = formed
+    hopeless = seen.hidden or shown or any(part.is_infinite() for part in parts)
+    small = information.size <= DENSE_LIMIT
+    form = dense_bound if solver == "dense" or (solver == "auto" and small) else iterative_bound
+    form = trace_bound if method == "trace" else form
+    total, error, ends, matched = Formed(0.0, 0.0, None) if hopeless else form(asked)
     # what is proved of errors after matching is for densities; a single example is not matched
     covered = information.examples == 1 or prior is None or math.isinf(prior.largest)
     return Bound(
@@ -195,14 +189,6 @@ def mean_bound(
         interval=ends and (ends[0] / information.size, ends[1] / information.size),
         matched=matched / information.size if covered else 0.0,
     )
-
-
-def _formed(asked: "Asked", method: str, solver: str) -> "Formed":
-    if method == "trace":
-        return trace_bound(asked)
-    small = asked.information.size <= DENSE_LIMIT
-    dense = solver == "dense" or (solver == "auto" and small)
-    return dense_bound(asked) if dense else iterative_bound(asked)
 
 
 def _undifferentiable(cases: Sequence[BoundCase], prior: Prior | None, method: str) -> Bound:
@@ -250,7 +236,7 @@ def _excess(asked: "Asked") -> str:
     if asked.planned_by is not None:
         return "the noise levels tell of the batch, too, and the prior is for fixed levels"
     found = largest_eigenvalue(asked.information, asked.generator)
-    if found <= (1 + NEARLY) * prior.largest:
+    if found <= 1.02 * prior.largest:  # as it may be with other probes
         return ""
     return (
         f"the message tells {found:.3g} of one direction, where the prior was measured for at most"
@@ -302,15 +288,12 @@ class Asked(NamedTuple):
 
 
 class Formed(NamedTuple):
-    """A bound on E‖x̂ - x‖², and how well it is known."""
+    """A bound on E‖x̂ - x‖², and how well it is known; see `Bound` for the words."""
 
     total: float
     error: float
-    """The standard error of random probes."""
     interval: tuple[float, float] | None
-    """From the scatter of the batches."""
     matched: float = 0.0
-    """On the same after matching (`matched_error`)."""
 
 
 def trace_error(trace: float, size: int, prior: Prior | None = None, *, matched: int = 1) -> float:
@@ -320,9 +303,6 @@ def trace_error(trace: float, size: int, prior: Prior | None = None, *, matched:
     tr (Vᵀ (J_D + J_P) V)⁻¹ ≥ k² / (tr J_D + tr Vᵀ J_P V). With all of them, and for a flat prior,
     it is m² / (tr J_D + tr J_P). For errors after matching B = `matched` examples each is
     (B!)^(-2/k) of that, by the steps of `matched_error` for V, and det(A)^(1/k) ≤ tr A / k.
-
-    >>> trace_error(trace=8.0, size=4)
-    2.0
     """
     choice = math.lgamma(matched + 1)
     entries, known = (size, 0.0) if prior is None else prior.leading(size, trace, choice)
@@ -347,9 +327,6 @@ def matched_error(errors: Tensor, examples: int) -> float:
 
     So Σ_S log (λ_i / D_i) ≤ 2 log B! for every S, and for the S where D_i < λ_i in particular. One
     example has no order to choose: Σ λ_i, the full bound.
-
-    >>> round(matched_error(torch.ones(8), examples=8) / 8, 4)
-    0.0706
     """
     if examples == 1:
         return float(errors.sum())
@@ -407,7 +384,8 @@ def dense_bound(asked: Asked) -> Formed:
         else one.matrix() + plan_information(one.message, one.inputs, planned_by)
         for one in information.parts
     )
-    kept = [*each] if information.size**2 * len(information.parts) <= BATCHES_LIMIT else []
+    small = information.size**2 * len(information.parts) <= 2**27  # to be held for an interval
+    kept = [*each] if small else []
     matrix = sum(kept or each, torch.zeros(())) / len(information.parts)
     inverse = _inverse_root(matrix, prior, information)
     if inverse is None:
@@ -506,8 +484,8 @@ def _spread(inverse: Tensor) -> tuple[float, float] | None:
     if count < 2:
         return None
     generator = named_stream("bound", count)
-    chosen = torch.randint(count, (RESAMPLES, count), generator=generator)
-    ends = torch.quantile(inverse[chosen].mean(1), torch.tensor(QUANTILES, dtype=inverse.dtype))
+    means = inverse[torch.randint(count, (2000, count), generator=generator)].mean(1)
+    ends = torch.quantile(means, torch.tensor((0.025, 0.975), dtype=inverse.dtype))
     middle = inverse.mean()
     low, high = (middle + (ends - middle) * (count / (count - 1)) ** 0.5).tolist()
     return 1 / high, (1 / low if low > 0 else float("inf"))

@@ -1,11 +1,17 @@
-"""Fisher information about the inputs, of a message and of the noise levels planned from them."""
+"""Fisher information about the inputs, of a message and of the noise levels planned from them.
 
+And whether derivatives show all that a message tells of its inputs (`Smoothness`).
+"""
+
+import hashlib
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import Tensor
-from torch.func import jvp
+from torch.func import jvp, vjp
 
 from gradveil._checks import (
     WrongValue,
@@ -25,6 +31,7 @@ from gradveil.messages import (
     embedded,
     explained,
     takes_tokens,
+    values_of,
 )
 from gradveil.sensitivity import (
     Estimator,
@@ -34,16 +41,14 @@ from gradveil.sensitivity import (
     directional_derivatives,
     draw_probes,
     measure,
+    rounding_of,
+    spread_of,
     unit_vectors,
+    values_at_others,
 )
-
-from ._smoothness import Evaluations, Look, Smoothness
 
 if TYPE_CHECKING:
     from gradveil.defenses import Defense
-
-PRODUCTS, ENOUGH = 40, 1e-4
-"""At most so many products; fewer where the residual is this share of the value."""
 
 
 class BoundCase(NamedTuple):
@@ -63,19 +68,16 @@ class BoundCase(NamedTuple):
     mechanism: AnyMechanism
 
 
-JACOBIAN_LIMIT = 2**28
-"""Up to how many numbers the Jacobian of the message is held in memory."""
-
-COLUMNS = 2**14
-"""How many entries of the message are brought to float64 at a time."""
+JACOBIAN_LIMIT, COLUMNS = 2**28, 2**14
+"""Up to how many numbers the Jacobian is held in memory, and its columns in float64 at a time."""
 
 
 def fisher_trace(moments: Moments, mechanism: AnyMechanism) -> float:
     """tr J_D = Σ_i w_i E‖∇_x g_i‖², with w_i the mechanism's information (1/Σ_ii for noise).
 
-    Infinite where an entry that depends on the data is sent without noise, and where derivatives
-    do not show all that the message tells (`Moments.hidden`). For a mechanism that
-    clips, moments over several batches must have been measured with the same `clip`.
+    Infinite where an entry that depends on the data is sent without noise, and where derivatives do
+    not show all that the message tells (`Moments.hidden`). For a mechanism that clips, moments over
+    several batches must have been measured with the same `clip`.
 
     >>> moments = Moments({"w": torch.ones(2)}, {"w": torch.tensor([3.0, 1.0])}, input_size=5)
     >>> fisher_trace(moments, Mechanism(std=0.5))
@@ -105,16 +107,218 @@ def entry_information(moments: Moments, mechanism: AnyMechanism) -> Tensors:
     return {n: torch.where(s > 0, weights[n] * s, 0.0) for n, s in squares.items()}
 
 
+LENGTH, STEPS = 0.5, 4
+"""Of the paths along which differences are taken: in spreads of the inputs, and how many steps."""
+
+
+class Evaluations:
+    """One message at given points, each value and each derivative computed once.
+
+    Bounds of several mechanisms on the same message, which should not change, need it at the same
+    points, as long as they draw the same random directions: give this and a generator with one seed
+    to `mean_bound`. Results are found by the contents of points and directions; at most `most`
+    numbers are kept.
+    """
+
+    def __init__(self, message: Message, most: int = 3 * 2**22) -> None:
+        self.message = message
+        self._left = most
+        self._known: dict[bytes, Any] = {}
+
+    def values(self, inputs: Tensor) -> Tensors:
+        """g(x)."""
+        found: Tensors = self.once(values_of, inputs)
+        return found
+
+    def derivatives(self, point: Tensor, directions: Tensor) -> Tensors:
+        """∂_v g(x) for each row v of `directions`."""
+        found: Tensors = self.once(directional_derivatives, point, directions)
+        return found
+
+    def once(self, compute: Callable[..., Any], *tensors: Tensor) -> Any:
+        """What a function makes of the message and these tensors, found by their contents."""
+        if self._left <= 0:
+            return compute(self.message, *tensors)
+        digest = hashlib.sha256(compute.__name__.encode())
+        for tensor in tensors:
+            digest.update(f"{tensor.dtype}{tuple(tensor.shape)}".encode())
+            digest.update(tensor.detach().cpu().contiguous().numpy().tobytes())
+        key = digest.digest()
+        if key in self._known:
+            return self._known[key]
+        found = compute(self.message, *tensors)
+        values, size = (found[0], 8) if isinstance(found, tuple) else (found, 1)  # with a graph
+        numbers = size * sum(value.numel() for value in values.values())
+        if numbers <= self._left:
+            self._known[key], self._left = found, self._left - numbers
+        return found
+
+
+@dataclass(frozen=True)
+class Smoothness:
+    """What derivatives see of a message, in the weights w_i that entries have in J_F.
+
+    The Cramér-Rao argument needs a message that changes smoothly with the inputs, and J_F at
+    batches that stand for the data. Where the message moves without a derivative, or jumps (a unit
+    switches on, another pixel wins the pooling), the information is larger than derivatives say,
+    and the bound too large.
+    """
+
+    hidden: int = 0
+    """Entries without a derivative that move with the inputs all the same."""
+    seen: float = 0.0
+    """Σ w_i (h ∂_v g_i)² over the steps of all paths, in the middle of each step."""
+    moved: float = 0.0
+    """Σ w_i (Δg_i)² over the same steps."""
+    at_batches: float = 0.0
+    """Σ w_i (h ∂_v g_i)² at the batches themselves, for as many steps."""
+    least_seen: float = 1.0
+    """The least share that derivatives explain when one group of features moves."""
+
+    def __add__(self, other: "Smoothness") -> "Smoothness":
+        return Smoothness(
+            max(self.hidden, other.hidden),
+            self.seen + other.seen,
+            self.moved + other.moved,
+            self.at_batches + other.at_batches,
+            min(self.least_seen, other.least_seen),
+        )
+
+    @property
+    def explained(self) -> float:
+        """The share of the change along the paths that derivatives explain, at most 1."""
+        return min(1.0, self.seen / self.moved, self.least_seen) if self.moved > 0 else 1.0
+
+    @property
+    def represented(self) -> float:
+        """The share of the change along the paths that J_F at the batches has, at most 1."""
+        return min(1.0, self.at_batches / self.moved) if self.moved > 0 else 1.0
+
+    @property
+    def reason(self) -> str:
+        """Why a bound does not hold; empty where it does."""
+        if self.hidden:
+            return (
+                f"{self.hidden} entries move with the inputs although they have no derivative here"
+                " (detach, rounding, an index, units that switch on)"
+            )
+        if self.explained < 0.9:  # of each step
+            return (
+                f"the message jumps or hides: derivatives explain {self.explained:.0%} of how it"
+                " changes over small steps (ReLU, max-pooling, detach, rounding)"
+            )
+        if self.represented < 0.5:  # of the whole paths
+            return (
+                f"the information at the batches is {self.represented:.0%} of what it is around"
+                " them: they are too few to stand for the data"
+            )
+        return ""
+
+
+class Look:
+    """Derivatives and differences of what is left of a message before noise, by `clamp`.
+
+    The weights are 1/Σ_ii of each entry that is sent; infinite where it is sent bare.
+    """
+
+    def __init__(
+        self, message: Evaluations, clamp: Callable[[Tensors], Tensors] | None, weights: Tensors
+    ) -> None:
+        self.message, self.clamp, self.sent = message, clamp, weights
+        self.weights = {n: w.masked_fill(w.isinf(), 0.0).double() for n, w in weights.items()}
+
+    def smoothness(self, inputs: Tensor, generator: torch.Generator, *, groups: bool) -> Smoothness:
+        """Compare derivatives with differences around one batch, of groups of features, too.
+
+        Where the message does not accept inputs that are a small step away (an index out of range),
+        nothing is proven: all of it counts as hidden.
+        """
+        values = self.message.values(inputs)  # an error of the message itself is raised as it is
+        try:
+            found = self.path(inputs, generator)
+            if groups:
+                found += self.features(inputs, generator)
+        except (RuntimeError, ValueError, IndexError):
+            return Smoothness(hidden=sum(value.numel() for value in values.values()))
+        return found + Smoothness(hidden=self.hidden(inputs, values, generator))
+
+    def path(self, inputs: Tensor, generator: torch.Generator) -> Smoothness:
+        """Steps from the batch along one direction, each step with its derivative."""
+        step = LENGTH / STEPS * spread_of(inputs) * normal_like(inputs, generator)
+        seen, moved = self._along(inputs, step, STEPS)
+        start = STEPS * self._slope(inputs, step)
+        return Smoothness(seen=seen, moved=moved, at_batches=start)
+
+    def features(self, inputs: Tensor, generator: torch.Generator) -> Smoothness:
+        """Of up to 16 features a path of each by itself, two spreads long and in all examples.
+
+        Of more one small step of each of 16 groups, to find those that derivatives do not see.
+        """
+        features = inputs[0].numel()
+        few = features <= 16
+        size = 2.0 / 8 if few else LENGTH / STEPS
+        order = torch.randperm(features, generator=generator).to(inputs.device)
+        step, least = size * spread_of(inputs) * normal_like(inputs, generator), 1.0
+        for group in order.split(-(-features // 16)):
+            mask = torch.zeros(features, dtype=inputs.dtype, device=inputs.device)
+            mask[group] = 1
+            own = step * mask.view(inputs.shape[1:])
+            if few:
+                seen, moved = self._along(inputs, own, 8)
+            else:
+                moved = self._change(inputs - own / 2, inputs + own / 2)
+                seen = self._slope(inputs, own)
+            least = min(least, seen / moved) if moved > 0 else least
+        return Smoothness(least_seen=least)
+
+    def _along(self, inputs: Tensor, step: Tensor, steps: int) -> tuple[float, float]:
+        """What derivatives see of the steps of a path, and how the message moves."""
+        points = [inputs + place * step for place in range(steps + 1)]
+        moved = sum(self._change(*ends) for ends in pairwise(points))
+        return sum(self._slope(point + step / 2, step) for point in points[:-1]), moved
+
+    def _change(self, start: Tensor, end: Tensor) -> float:
+        """Σ w_i (Δg_i)² of what is sent."""
+        a, b = (self._clamped(self.message.values(point)) for point in (start, end))
+        return self._energy({name: b[name] - a[name] for name in a})
+
+    def _slope(self, point: Tensor, step: Tensor) -> float:
+        """Σ w_i (h ∂_v g_i)², 0 where clamping makes what is sent constant."""
+        tangents = self.message.derivatives(point, step.unsqueeze(0))
+        slopes = {name: tangent[0] for name, tangent in tangents.items()}
+        if self.clamp is not None:
+            values = self.message.values(point)
+            clamped = self._clamped(values)
+            slopes = {n: slope * (clamped[n] == values[n]) for n, slope in slopes.items()}
+        return self._energy(slopes)
+
+    def _clamped(self, values: Tensors) -> Tensors:
+        return values if self.clamp is None else self.clamp(values)
+
+    def _energy(self, change: Tensors) -> float:
+        parts = (change[n].double().square() * weight for n, weight in self.weights.items())
+        return sum(float(part.sum()) for part in parts)
+
+    def hidden(self, inputs: Tensor, values: Tensors, generator: torch.Generator) -> int:
+        """How many entries are sent, have no derivative, and move for other inputs."""
+        step = normal_like(inputs, generator).unsqueeze(0) * spread_of(inputs)
+        tangents = self.message.derivatives(inputs, step)
+        others = [other for _, other in values_at_others(self.message.values, inputs, generator)]
+        rounding, count = rounding_of(values), 0
+        for name, weight in self.sent.items():
+            silent = (weight > 0) & (tangents[name][0] == 0)
+            for other in others if bool(silent.any()) else []:
+                moves = (other[name] - values[name]).abs() > rounding
+                count += int((silent & moves).sum())
+                silent = silent & ~moves
+        return count
+
+
 class FisherInformation:
     """J_F(x) = Σ_i w_i ∇g_i ∇g_iᵀ as a linear operator: v ↦ Jᵀ (w ⊙ J v), without the matrix.
 
     An infinite w_i counts as 0: see `is_infinite`. `known` has values and derivatives that may have
     been computed before.
-
-    >>> from gradveil.mechanisms import Mechanism
-    >>> FisherInformation(lambda x: {"w": 2 * x}, torch.ones(1, 2), Mechanism(1.0)).matrix()
-    tensor([[4., 0.],
-            [0., 4.]], dtype=torch.float64)
     """
 
     def __init__(
@@ -131,7 +335,7 @@ class FisherInformation:
             known = Evaluations(message, most=0)
         self._known = known
         with explained(message, inputs):
-            values, self._pull_back = known.pull_back(inputs)
+            values, self._pull_back = known.once(vjp, inputs)
         check_values(values, "message(inputs)")
         check_finite(values, "message(inputs)")
         self.values = {name: value.detach() for name, value in values.items()}
@@ -145,7 +349,7 @@ class FisherInformation:
     def __call__(self, rows: Tensor) -> Tensor:
         """J_F v for each row v of a (k, m) tensor."""
 
-        def pull_back(*row: Tensor) -> Tensor:
+        def pull_back(*row: Tensor) -> Any:
             return self._pull_back(dict(zip(self._weights, row, strict=True)))[0]
 
         products = []
@@ -185,10 +389,8 @@ class FisherInformation:
         """
         if not any(bool(bare.any()) for bare in self._bare.values()):
             return False
-        generator = torch.Generator().manual_seed(0)
-        direction = torch.empty(1, *self.inputs.shape, dtype=self.inputs.dtype)
-        direction.normal_(generator=generator)
-        tangents = self._known.derivatives(self.inputs, direction.to(self.inputs.device))
+        direction = normal_like(self.inputs[None], torch.Generator().manual_seed(0))
+        tangents = self._known.derivatives(self.inputs, direction)
         return any(bool(tangents[n][0][bare].any()) for n, bare in self._bare.items())
 
     def smoothness(self, generator: torch.Generator, groups: bool = True) -> Smoothness:
@@ -212,10 +414,10 @@ class FisherInformation:
             tangents = directional_derivatives(self.message, self.inputs, axes)
             flat = [(t * roots[n]).reshape(len(t), -1) for n, t in tangents.items()]
             rows.append(torch.cat(flat, dim=1))
-        blocks = (block.double() for block in torch.cat(rows).split(COLUMNS, dim=1))
         total = torch.zeros(self.size, self.size, dtype=torch.float64, device=self.inputs.device)
-        for block in blocks:
-            total.addmm_(block, block.T)
+        for block in torch.cat(rows).split(COLUMNS, dim=1):
+            wide = block.double()
+            total.addmm_(wide, wide.T)
         return total
 
 
@@ -230,15 +432,6 @@ class MeanInformation:
     def __call__(self, rows: Tensor) -> Tensor:
         """J_D v for each row v."""
         return torch.stack([part(rows) for part in self.parts]).mean(0)
-
-    def is_infinite(self) -> bool:
-        """Whether it is in some batch."""
-        return any(part.is_infinite() for part in self.parts)
-
-    def smoothness(self, generator: torch.Generator) -> Smoothness:
-        """What derivatives see around all batches; features move by themselves at the first two."""
-        each = (part.smoothness(generator, place < 2) for place, part in enumerate(self.parts))
-        return sum(each, Smoothness())
 
 
 def largest_information(
@@ -257,12 +450,12 @@ def largest_eigenvalue(information: MeanInformation, generator: torch.Generator)
     """By Lanczos' three-term recurrence: from below, and nearly reached.
 
     What grows slowly need not be near its limit: a start has a share of 1 / n in the direction that
-    is looked for. So it is the residual that has to be small.
+    is looked for. So it is the residual that has to be small, unless 40 products are made.
     """
     blank = torch.empty(1, information.size, dtype=torch.float64)
     row: Tensor = normal_like(blank, generator).to(information.device)
     row, last, off = row / row.norm(), torch.zeros_like(row), 0.0
-    most, value = min(PRODUCTS, information.size), 0.0
+    most, value = min(40, information.size), 0.0
     matrix = torch.zeros(most, most, dtype=torch.float64)
     for k in range(most):
         product = information(row) - off * last
@@ -271,7 +464,7 @@ def largest_eigenvalue(information: MeanInformation, generator: torch.Generator)
         off = float(product.norm())
         values, vectors = torch.linalg.eigh(matrix[: k + 1, : k + 1])
         value = float(values[-1])
-        if k + 1 == most or not off * abs(float(vectors[-1, -1])) > ENOUGH * value:
+        if k + 1 == most or not off * abs(float(vectors[-1, -1])) > 1e-4 * value:
             break
         matrix[k, k + 1] = matrix[k + 1, k] = off
         row, last = product / off, row
@@ -279,10 +472,7 @@ def largest_eigenvalue(information: MeanInformation, generator: torch.Generator)
 
 
 def plan_information(
-    message: Message,
-    inputs: Tensor,
-    defense: "Defense",
-    estimator: Estimator | str = "exact",
+    message: Message, inputs: Tensor, defense: "Defense", estimator: Estimator | str = "exact"
 ) -> Tensor:
     """½ Σ_i ∇_x log Σ_ii ∇_x log Σ_iiᵀ, the information in an x-dependent covariance, dense.
 

@@ -6,14 +6,8 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from gradveil._checks import (
-    WrongValue,
-    check_count,
-    check_inputs,
-    check_not_negative,
-    check_tensor,
-)
-from gradveil._random import generator_or_fresh
+from gradveil._checks import WrongValue, check_count, check_inputs, check_not_negative, check_tensor
+from gradveil._random import generator_or_fresh, normal_like
 
 
 class Prior:
@@ -98,11 +92,6 @@ class Prior:
         return WrongValue("prior", expected, found, "Fit it to such examples.")
 
 
-ROUNDING = 1e-10
-"""What `fit` adds to the variance of each direction, over the norm of the covariance: enough to
-invert it in float64, and too little to show in a bound."""
-
-
 @dataclass(frozen=True)
 class GaussianPrior(Prior):
     """Each example is N(mean, covariance), independently of the others.
@@ -115,7 +104,6 @@ class GaussianPrior(Prior):
     Args:
         mean: Shape (n,), n being the number of entries of one example.
         covariance: Shape (n, n), positive definite.
-        name: How a bound refers to it.
 
     >>> samples = torch.tensor([[0.0, 1.0], [2.0, 1.0], [1.0, 4.0]])
     >>> GaussianPrior.fit(samples).mean
@@ -128,16 +116,14 @@ class GaussianPrior(Prior):
     precision: Tensor = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
-        for name in ("mean", "covariance"):
-            check_tensor(getattr(self, name), name)
+        check_inputs(self.mean, "mean")
+        check_inputs(self.covariance, "covariance")
         n = self.mean.numel()
         if self.mean.dim() != 1 or self.covariance.shape != (n, n):
             raise ValueError(
                 "Parameters `mean` and `covariance` should have the shapes (n,) and (n, n). Found"
                 f" {tuple(self.mean.shape)} and {tuple(self.covariance.shape)}."
             )
-        check_inputs(self.mean, "mean")
-        check_inputs(self.covariance, "covariance")
         if not torch.allclose(self.covariance, self.covariance.T, rtol=1e-4):
             most = float((self.covariance - self.covariance.T).abs().max())
             found = f"entries that differ by {most:.3g} across the diagonal"
@@ -174,7 +160,8 @@ class GaussianPrior(Prior):
         flat = samples.flatten(1).double()
         around, classes = (flat.mean(0), 1) if labels is None else _class_means(flat, labels)
         covariance = (flat - around).T @ (flat - around) / (len(flat) - classes)
-        covariance.diagonal().add_(ridge + ROUNDING * float(covariance.norm()))
+        # enough to invert it in float64, and too little to show in a bound
+        covariance.diagonal().add_(ridge + 1e-10 * float(covariance.norm()))
         within = "" if labels is None else " within classes"
         return cls(flat.mean(0), covariance, f"Gaussian{within} fitted to {len(flat)} samples")
 
@@ -182,10 +169,8 @@ class GaussianPrior(Prior):
         """Draw examples, shape (count, n)."""
         check_count(count, "count")
         generator = generator_or_fresh(generator)
-        factor = self.root
-        drawn = torch.empty(count, len(factor), dtype=factor.dtype, device=generator.device)
-        noise = drawn.normal_(generator=generator).to(factor.device)
-        return torch.add(self.mean, noise @ factor.T)
+        blank = self.root.new_empty(()).expand(count, len(self.root))
+        return torch.add(self.mean, normal_like(blank, generator) @ self.root.T)
 
 
 def _class_means(samples: Tensor, labels: Tensor) -> tuple[Tensor, int]:

@@ -32,7 +32,6 @@ class Utility(NamedTuple):
 def utility(values: Tensors, mechanism: AnyMechanism) -> Utility:
     """U1 = Σ_i g_i E[y_i] and U2 = -Σ_i g_i² Var[y_i] of a mechanism at the values g.
 
-    >>> import torch
     >>> from gradveil.mechanisms import Mechanism
     >>> utility({"w": torch.tensor([1.0, 2.0])}, Mechanism(std=0.5))
     Utility(first=5.0, second=-1.25)
@@ -97,9 +96,7 @@ def gain_over_isotropic(moments: Moments, mechanism: Mechanism) -> float:
 
     Isotropic noise of equal second-order utility has the variance v = Σ g_i² Σ_ii / Σ g_i².
 
-    >>> import torch
-    >>> from gradveil import Moments
-    >>> from gradveil import OptimalNoise
+    >>> from gradveil import Moments, OptimalNoise
     >>> moments = Moments({"w": torch.tensor([1.0, 4.0])}, {"w": torch.tensor([4.0, 1.0])}, 2)
     >>> round(gain_over_isotropic(moments, OptimalNoise(scale=1.0).plan(moments)), 3)
     1.562
@@ -121,9 +118,7 @@ def share_of_optimum(moments: Moments, mechanism: Mechanism) -> float:
     s, g the exact moments of what it sends (clamped and pruned entries do not count); at most 1
     by Cauchy's inequality. 1 where nothing is revealed, 0 where something is sent bare.
 
-    >>> import torch
-    >>> from gradveil import Moments
-    >>> from gradveil import GradientNoise, OptimalNoise
+    >>> from gradveil import GradientNoise, Moments, OptimalNoise
     >>> moments = Moments({"w": torch.tensor([1.0, 4.0])}, {"w": torch.tensor([4.0, 1.0])}, 2)
     >>> plans = [kind(scale=1.0).plan(moments) for kind in (GradientNoise, OptimalNoise)]
     >>> [round(share_of_optimum(moments, plan), 3) for plan in plans]

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from gradveil import GradientMessage, Moments, NonFiniteError, PrivateNoise
+from gradveil import Defense, GradientMessage, Moments, NonFiniteError, PrivateNoise
 from gradveil.catalog import build_defense, spec_of
 from gradveil.mechanisms import Mechanism
 from gradveil.messages import ClippedMessage, ClippedUpdate
@@ -178,7 +178,7 @@ def test_a_step_for_which_nobody_was_drawn_accumulates_noise_alone():
 def test_it_is_not_taken_apart():
     """A mechanism alone would send values that are not clipped."""
     with pytest.raises(TypeError, match="should send the message that it gets"):
-        PrivateNoise(1.0, 1.0).check_parts("with a public mechanism")
+        Defense.check_accumulates(PrivateNoise(1.0, 1.0))
 
 
 def test_what_it_says_of_itself():

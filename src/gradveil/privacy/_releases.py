@@ -1,9 +1,19 @@
-"""(ε, δ) of Gaussian noise over many releases, continuous or discrete on a grid."""
+"""What Gaussian releases keep: (ε, δ), continuous or on a grid, and bounds for any attacker.
+
+Sampled releases are composed by the accountants of Opacus.
+"""
 
 import math
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import lru_cache
+from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from gradveil._checks import (
@@ -16,9 +26,9 @@ from gradveil._checks import (
 )
 from gradveil._imports import require
 from gradveil._random import bernoulli
-from gradveil._secure import COARSEST, FINEST, GRID_BITS
+from gradveil._secure import GRID_BITS, check_bits
 
-from ._opacus import loss_curve, renyi_epsilon
+SCIPY = ("privacy accounting", "gradveil[privacy]", "scipy")
 
 NEIGHBOURS = {
     "add-remove": "one {unit} more or less",
@@ -26,7 +36,6 @@ NEIGHBOURS = {
     "replace-one": "one {unit} replaced by another",
 }
 """The relations of neighbouring data sets, in words."""
-UNITS = ("example", "client")
 
 
 def check_delta(delta: float, name: str = "delta") -> None:
@@ -44,18 +53,13 @@ def check_sample_rate(value: float, name: str = "sample_rate") -> None:
         raise WrongValue(name, "be in (0, 1]", str(value), "For percentages, divide by 100.", True)
 
 
-def require_scipy() -> None:
-    """Require what the closed forms need."""
-    require("privacy accounting", "gradveil[privacy]", "scipy")
-
-
 def gaussian_delta(epsilon: float, mu: float) -> float:
     """δ(ε) = Φ(μ/2 - ε/μ) - e^ε Φ(-μ/2 - ε/μ), for one Gaussian release with Δ/σ = μ.
 
     T releases of noise multiplier z are one with μ = √T / z. Reference: Balle and Wang, "Improving
     the Gaussian Mechanism for Differential Privacy", 2018, Theorem 8.
     """
-    require_scipy()
+    require(*SCIPY)
     from scipy.special import log_ndtr  # only accounting needs it
 
     check_positive(mu, "mu")
@@ -65,7 +69,7 @@ def gaussian_delta(epsilon: float, mu: float) -> float:
 
 def gaussian_epsilon(delta: float, mu: float) -> float:
     """The smallest ε ≥ 0 with δ(ε) ≤ δ, see `gaussian_delta`."""
-    require_scipy()
+    require(*SCIPY)
     from scipy.optimize import brentq
 
     check_delta(delta)
@@ -81,7 +85,7 @@ def gaussian_tradeoff(guess: float, mu: float) -> float:
 
     Reference: Dong, Roth and Su, "Gaussian Differential Privacy", 2022.
     """
-    require_scipy()
+    require(*SCIPY)
     from scipy.special import ndtr, ndtri
 
     check_sample_rate(guess, "guess")
@@ -102,10 +106,6 @@ def poisson_sample(count: int, rate: float, generator: torch.Generator) -> Tenso
     check_sample_rate(rate, "rate")
     chances = torch.full((count,), float(rate), dtype=torch.float64)
     return bernoulli(chances, generator).nonzero().flatten()
-
-
-PRECISION, LEAST, MOST = 1e-3, -4.0, 14.0
-"""Of a noise multiplier's logarithm that is solved for, and between which it is looked for."""
 
 
 def epsilon_after(
@@ -135,12 +135,7 @@ def epsilon_after(
     ‖g_b‖ ≤ C where b is drawn, and it is dominated by the same (1 - q) N(0, z²) + q N(1, z²) and
     N(0, z²), in every step, whatever the steps before have said. For q = 1 that is μ = √T/z.
 
-    Args:
-        noise_multiplier: z; without noise ε is infinite.
-        sample_rate: q, the probability of each example (Poisson sampling); 1 if all are in.
-        steps: T.
-        delta: δ.
-        neighbours: "add-remove", "zero-out" or "replace-one".
+    The arguments are z, q (1 if all examples are in), T, δ, and the neighbours.
 
     >>> round(epsilon_after(4.0, 1.0, 16, 1e-5), 3)
     4.377
@@ -177,7 +172,7 @@ def solve_noise_multiplier(
     """
     check_positive(target_epsilon, "target_epsilon")
     check_count(steps, "steps")
-    require_scipy()
+    require(*SCIPY)
     from scipy.optimize import brentq
 
     def above(log_z: float) -> float:
@@ -187,18 +182,18 @@ def solve_noise_multiplier(
     high = 0.0
     while above(high) > 0:
         high += 1.0
-        if high > MOST:
-            expected = f"be within reach of a noise multiplier of {math.exp(MOST):.0e}"
+        if high > 14:
+            expected = f"be within reach of a noise multiplier of {math.exp(14):.0e}"
             advice = "Take fewer steps, a larger target or a larger `delta`."
             raise WrongValue("target_epsilon", expected, str(target_epsilon), advice, True)
     low = high - 1.0
     while above(low) <= 0:
         low, high = low - 1.0, low
-        if low < LEAST:
+        if low < -4:
             return math.exp(high)
-    log_z = float(brentq(above, low, high, xtol=PRECISION / 4))
+    log_z = float(brentq(above, low, high, xtol=2.5e-4))
     while above(log_z) > 0:
-        log_z += PRECISION / 4
+        log_z += 2.5e-4
     return math.exp(log_z)
 
 
@@ -231,6 +226,142 @@ def _replaced(noise_multiplier: float, sample_rate: float, steps: int, delta: fl
     return 2 * high
 
 
+FINE, COARSE = 1e-3, 1e-2
+"""The error of ε that is aimed at, and that which is put up with where it saves time."""
+
+
+@dataclass(frozen=True)
+class LossCurve:
+    """The privacy loss L = ln(P/Q) of T sampled releases, discretised, and its errors.
+
+    P is the output with the example in the data, Q that without it, or with an empty one in its
+    place: q is the same in both. The true loss is within `epsilon_error` of this one, except with
+    probability `delta_error` (Gopi, Lee and Wutschitz, "Numerical Composition of Differential
+    Privacy", 2021, Theorem 5.5).
+    """
+
+    losses: NDArray[np.float64]
+    probabilities: NDArray[np.float64]
+    """Under P."""
+    epsilon_error: float
+    delta_error: float
+
+    def epsilon(self, delta: float) -> float:
+        """An upper bound on the smallest ε ≥ 0 with δ(ε) ≤ δ."""
+        tail, other = self._tails()
+        deltas = tail - np.exp(self.losses) * other  # falls with the loss
+        target = delta - self.delta_error
+        place = int(np.searchsorted(-deltas, -target))
+        if target <= 0 or place == len(deltas):
+            raise ArithmeticError("The loss has no such tail.")
+        if place == 0:
+            return 0.0
+        return max(0.0, math.log((tail[place] - target) / other[place]) + self.epsilon_error)
+
+    def tradeoff(self, guess: float) -> float:
+        """An upper bound on min_ε (e^ε κ + δ(ε)), over all real ε.
+
+        δ(ε) ≤ δ̃(ε - error) + δ_error makes it the discretised loss's at κ e^error, plus δ_error.
+        Between two losses e^ε κ + δ̃(ε) is linear in e^ε, so the smallest is at one of them.
+        """
+        tail, other = self._tails()
+        growth = np.exp(self.losses)
+        bounds = growth * (guess * math.exp(self.epsilon_error)) + tail - growth * other
+        return min(1.0, float(bounds.min()) + self.delta_error)
+
+    def _tails(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """P(L ≥ each loss), and the same under Q."""
+        masses = self.probabilities
+        tail, other = (
+            each[::-1].cumsum()[::-1] for each in (masses, masses * np.exp(-self.losses))
+        )
+        return tail, other
+
+
+def renyi_epsilon(sample_rate: float, noise_multiplier: float, steps: int, delta: float) -> float:
+    """ε(δ) by Rényi divergences, for add-remove or zero-out: an upper bound, not tight."""
+    require(*SCIPY, "opacus")
+    from opacus.accountants.analysis.rdp import get_privacy_spent
+
+    orders, one = _renyi_of_one_step(sample_rate, noise_multiplier)
+    with _quiet():
+        found, _ = get_privacy_spent(orders=list(orders), rdp=list(steps * one), delta=delta)
+    return max(0.0, float(found))
+
+
+def loss_curve(
+    sample_rate: float, noise_multiplier: float, steps: int, delta_error: float
+) -> LossCurve | None:
+    """The privacy loss by numerical composition; `None` where its numerics have no room."""
+    require(*SCIPY, "opacus")
+    from opacus.accountants.analysis.prv import compose_heterogeneous
+
+    most = 1 << max(0, steps - 1).bit_length()  # one discretisation for many numbers of steps
+    found = _discretised(sample_rate, noise_multiplier, most, delta_error)
+    if found is None:
+        return None
+    one, error = found
+    composed = compose_heterogeneous(dprvs=[one], num_self_compositions=[steps])
+    masses = np.clip(composed.pmf, 0.0, None)  # the Fourier transform leaves -1e-17
+    return LossCurve(composed.domain.ts, masses, error, delta_error)
+
+
+@lru_cache(maxsize=64)
+def _renyi_of_one_step(
+    sample_rate: float, noise_multiplier: float
+) -> tuple[tuple[float, ...], NDArray[np.float64]]:
+    """Orders, and the Rényi divergence of one step at each."""
+    from opacus.accountants import RDPAccountant
+    from opacus.accountants.analysis.rdp import compute_rdp
+
+    orders = RDPAccountant.DEFAULT_ALPHAS
+    with _quiet():
+        rdp = compute_rdp(q=sample_rate, noise_multiplier=noise_multiplier, steps=1, orders=orders)
+    return tuple(orders), np.asarray(rdp)
+
+
+@lru_cache(maxsize=8)
+def _discretised(
+    sample_rate: float, noise_multiplier: float, most_steps: int, delta_error: float
+) -> tuple[Any, float] | None:
+    """The loss of one step on a mesh that is fine enough for so many, and the error of ε then."""
+    from opacus.accountants.analysis import prv
+
+    loss = prv.PoissonSubsampledGaussianPRV(sample_rate, noise_multiplier)
+    size = _range(sample_rate, noise_multiplier, most_steps, delta_error)
+    if not size < 500:
+        return None
+    with _quiet():
+        share = math.sqrt(most_steps * math.log(12 / delta_error) / 2)  # error over mesh
+        points = 2 * size * share  # that an error of 1 would take
+        # 2¹⁸ points where that saves time, and 2²² at the most
+        error = max(FINE, min(COARSE, points / 2**18), points / 2**22)
+        domain = prv.Domain.create_aligned(-size, size, error / share)
+        kept = prv.TruncatedPrivacyRandomVariable(loss, domain.t_min, domain.t_max)
+        try:
+            return prv.discretize(kept, domain), error
+        except RuntimeError:  # the numerical mean is off
+            return None
+
+
+def _range(sample_rate: float, noise_multiplier: float, steps: int, delta_error: float) -> float:
+    """The size of losses to look at; the rest has little probability (the paper's Remark 5.6).
+
+    As `compute_safe_domain_size` of Opacus, from divergences that are known already.
+    """
+    whole = renyi_epsilon(sample_rate, noise_multiplier, steps, delta_error / 4)
+    one = renyi_epsilon(sample_rate, noise_multiplier, 1, delta_error / (8 * steps))
+    return max(whole, one, FINE) + 3
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Opacus warns of orders at the end of its list, and of logarithms of 0 that it throws away."""
+    with warnings.catch_warnings(), np.errstate(all="ignore"):
+        warnings.simplefilter("ignore")
+        yield
+
+
 NUMBERS = 10**12
 """Sent in a whole run, entries times steps, at most."""
 
@@ -255,14 +386,10 @@ def grid_distance(numbers: int, tail: float, bits: int = GRID_BITS) -> float:
     e^(-tail) at most. Hence P_D(E) ≤ e^η P_R(E) + e^(-tail), and the other way around, for every
     event E; and also for whatever is computed from the data, from who was sampled and from these
     numbers: all rounds of a training, for example.
-
-    >>> grid_distance(119_530 * 1000, tail=50) < 1e-8
-    True
     """
     check_count(numbers, "numbers")
     check_positive(tail, "tail")
-    if not COARSEST <= bits <= FINEST:
-        raise WrongValue("bits", f"be from {COARSEST} to {FINEST}", str(bits), assigned=True)
+    check_bits(bits)
     shift = 1 / (24 * 4.0**bits)
     slope = min(0.25 - shift, math.sqrt(tail / (2 * numbers)))
     chernoff = shift * (2 * numbers * (slope + shift) ** 2 + tail) / slope
@@ -298,3 +425,89 @@ def epsilon_on_grid(
     if distance > SHARE / 2:
         return math.inf
     return found + 2 * distance
+
+
+def recognition_bound(
+    guess: float, noise_multiplier: float, sample_rate: float, steps: int
+) -> float:
+    """P[success] ≤ min_ε (e^ε κ + δ(ε)), from the privacy loss of T sampled Gaussian releases.
+
+    κ is the chance of the best blind `guess`; z, q and T are as for `epsilon_after`.
+    Success is any event that an attacker without the release has with probability κ at most: to
+    name the example among N, or to give one within some error. He may know everything but that
+    example, the model and all releases included. The smallest over all real ε is the largest
+    probability under P of an event of probability κ under Q, P being the releases with the example
+    and Q those without, or with an empty one in its place: q is the same. For q = 1 it is
+    Φ(Φ⁻¹(κ) + √T/z); for q < 1 an upper bound that the accountant's error makes larger by 0.1 %
+    to 1 %.
+
+    References: Hayes, Mahloujifar and Balle, "Bounding Training Data Reconstruction in DP-SGD",
+    2023; Balle, Cherubin and Hayes, "Reconstructing Training Data with Informed Adversaries", 2022.
+
+    >>> round(recognition_bound(0.1, noise_multiplier=4.0, sample_rate=1.0, steps=16), 3)
+    0.389
+    """
+    check_sample_rate(guess, "guess")
+    check_not_negative(noise_multiplier, "noise_multiplier")
+    check_sample_rate(sample_rate)
+    check_count(steps, "steps")
+    if noise_multiplier == 0:
+        return 1.0
+    if sample_rate == 1:
+        return gaussian_tradeoff(guess, math.sqrt(steps) / noise_multiplier)
+    curve = loss_curve(sample_rate, noise_multiplier, steps, delta_error=1e-4 * guess)
+    return 1.0 if curve is None else curve.tradeoff(guess)
+
+
+def renyi_two(noise_multiplier: float, sample_rate: float, steps: int) -> float:
+    """An upper bound on the Rényi divergence of order 2 when one example is replaced.
+
+    One step has e^D - 1 = χ²(P‖Q) with P = (1-q) M₀ + q M₁ and Q = (1-q) M₀ + q M₂, where M₀, M₁
+    and M₂ are Gaussians of standard deviation zC whose means differ by the two clipped gradients.
+    By joint convexity χ² ≤ q (e^(4/z²) - 1), with equality for q = 1. As Q ≥ (1-q) M₀, too,
+    χ² ≤ q²/(1-q) · ∫ (M₁ - M₂)²/M₀ ≤ q²/(1-q) · 4 sinh(1/z²). Steps add up.
+    """
+    check_not_negative(noise_multiplier, "noise_multiplier")
+    check_sample_rate(sample_rate)
+    check_count(steps, "steps")
+    z, q = noise_multiplier, sample_rate
+    if z == 0 or 4 / z**2 > 700:
+        return math.inf
+    square = q * math.expm1(4 / z**2)
+    if q < 1:
+        square = min(square, q**2 / (1 - q) * 4 * math.sinh(1 / z**2))
+    return steps * math.log1p(square)
+
+
+def renyi_bound(diameter: float, noise_multiplier: float, sample_rate: float, steps: int) -> float:
+    """The mean squared error per entry is at least (diam²/4) / (e^D - 1), D of `renyi_two`.
+
+    For attackers whose estimate is unbiased, whatever the example; an attacker who uses a prior is
+    biased, and may have a smaller error. Reference: Guo, Karrer, Chaudhuri and van der Maaten,
+    "Bounding Training Data Reconstruction in Private (Deep) Learning", 2022, Theorem 1, with the
+    same `diameter` for all entries of the input: its largest minus its smallest value.
+
+    >>> round(renyi_bound(1.0, noise_multiplier=2.0, sample_rate=1.0, steps=1), 4)
+    0.1455
+    """
+    check_positive(diameter, "diameter")
+    divergence = renyi_two(noise_multiplier, sample_rate, steps)
+    return 0.0 if divergence > 700 else diameter**2 / 4 / math.expm1(divergence)
+
+
+def fisher_bound(entries: int, trace: float) -> float:
+    """The mean squared error per entry is at least d / tr J_F, J_F the release's information on x.
+
+    For attackers whose estimate is unbiased, at this input: the Cramér-Rao bound with the mean of
+    the inverse eigenvalues bounded by the inverse of their mean. References: Hannun, Guo and van
+    der Maaten, "Measuring Data Leakage in Machine-Learning Models with Fisher Information", 2021;
+    Guo and others, 2022, Theorem 2. `trace` is that of `gradveil.theory.fisher_trace`.
+
+    >>> fisher_bound(4, 8.0)
+    0.5
+    """
+    check_count(entries, "entries")
+    if trace == 0:
+        return math.inf
+    check_positive(trace, "trace", finite=False)
+    return entries / trace
