@@ -11,7 +11,7 @@ from torch.nn.functional import cross_entropy
 
 from gradveil import GradientNoise, OptimalNoise
 from gradveil.federated import FederatedRun
-from gradveil.federated._checkpoint import load_checkpoint, save_checkpoint
+from gradveil.federated._run import load_checkpoint, save_checkpoint
 from gradveil.shapes import ModelSource
 
 from .small import assert_same, client, run, server

@@ -9,7 +9,7 @@ from torch.nn.functional import cross_entropy
 
 from gradveil import GaussianPrior, GradientNoise, OptimalNoise
 from gradveil.federated import FederatedRun, Server
-from gradveil.federated._checkpoint import describe, digest
+from gradveil.federated._run import describe, digest
 from gradveil.sensitivity import Sketch
 from gradveil.shapes import ModelSource
 

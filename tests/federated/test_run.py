@@ -198,7 +198,7 @@ def test_a_defense_with_a_memory_of_its_own_survives_a_checkpoint(tmp_path: Path
 
 def test_a_state_is_not_loaded_into_a_defense_that_has_none() -> None:
     state = client(0, Drifting()).state_dict()
-    with pytest.raises(ValueError, match=r"should be empty: NoDefense.*\['calls', 'past'\]"):
+    with pytest.raises(ValueError, match=r"`state` should have the keys .*\['calls', 'past'\]"):
         client(0).load_state_dict(state)
 
 

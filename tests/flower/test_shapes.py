@@ -12,7 +12,7 @@ from torch.nn.functional import cross_entropy
 from gradveil import FromServer, GradientNoise, OptimalNoise
 from gradveil.federated import PackedShape, Planner
 from gradveil.flower import FedSGD, train_function
-from gradveil.flower._records import SHAPE, read_shape, shape_record
+from gradveil.flower._client import SHAPE, read_shape, shape_record
 from gradveil.messages import trainable_parameters
 from gradveil.shapes import Request, Shape
 

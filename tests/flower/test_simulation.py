@@ -22,7 +22,6 @@ from gradveil.federated import (
     load_split,
     partition,
 )
-from gradveil.federated._train import build_planner
 from gradveil.flower import FedAvgUpdates, FedSGD, train_function
 
 from .small import App, LocalGrid
@@ -65,7 +64,14 @@ def planner(config: TrainingConfig) -> Planner | None:
     if "'server'" not in config.defense:
         return None
     data = load_split(config)
-    return build_planner(config, (data.inputs[:16], data.targets[:16]), refresh_every=2)
+    return Planner(
+        (data.inputs[:16], data.targets[:16]),
+        config.loss_fn,
+        refresh_every=2,
+        batch_size=config.batch_size,
+        local=config.local,
+        seed=config.seed,
+    )
 
 
 def engines(config: TrainingConfig) -> tuple[FederatedRun, FedSGD, App]:

@@ -21,7 +21,7 @@ from gradveil import (
 )
 from gradveil.federated import Client, LocalSteps, ModelGuard
 from gradveil.flower import reply_to, train_function
-from gradveil.flower._train import load_client, save_client
+from gradveil.flower._client import load_client, save_client
 from gradveil.shapes import ModelSource
 
 from . import small

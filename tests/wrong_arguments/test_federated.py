@@ -141,8 +141,6 @@ def test_a_model_that_does_not_fit_leaves_no_folder(empty: Path) -> None:
     (lambda: evaluate("mlp", cross_entropy, INPUTS, TARGETS), "model", "'mlp'"),
     (lambda: evaluate(model(), None, INPUTS, TARGETS), "loss_fn", "None"),
     (lambda: evaluate(model(), cross_entropy, INPUTS, [0]), "targets", "list"),
-    (lambda: sample_clients([], 1.0, 0, 1), "identifiers", "none"),
-    (lambda: sample_clients([0], 1.0, -1, 1), "seed", "-1"),
     (run(server=None), "server", "None"),
     (run(clients=[]), "clients", "[]"),
     (run(clients=client()), "clients", "Client"),

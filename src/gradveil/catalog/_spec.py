@@ -8,7 +8,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from torch import nn
 
@@ -126,63 +126,45 @@ class _Reader:
         raise WrongValue(f"A {self._what}", expected, f"{problem} in {self._text[:200]!r}")
 
 
-class Kind(NamedTuple):
-    """Registered names, and the test that what is imported must pass before it is called."""
-
-    word: str
-    entries: Mapping[str, Entry]
-    wanted: str
-    """What that test asks for, in words."""
-    fits: Callable[[Any], bool]
-
-    def find(self, name: str, allow_imports: AllowImports) -> Any:
-        """The class or factory of this name."""
-        if ":" in name:
-            return imported(name, self.word, allow_imports, self.fits, self.wanted)
-        if name not in self.entries:
-            own = "or, where imports are allowed, 'package.module:name' for your own"
-            expected = f"be one of {', '.join(self.entries)}; {own}"
-            advice = suggestion(name, self.entries).strip()
-            if self.word == "part" and not advice:
-                advice = "Build it in Python." if name.startswith("<") else "Put words into quotes."
-            raise WrongValue(f"A {self.word}", expected, f"`{name}`", advice)
-        return self.entries[name].build
-
-
 AMOUNTS = {"noise_multiplier": 1.0, "scale": 1.0, "ratio": 0.5, "step": 1.0, "clip": 1.0}
 """What says how much a defense does, each with a placeholder for one that is left out."""
 
 SETTLED = {"scale", "ratio", "utility_budget", "target_error"}
 """With one of these a defense leaves nothing out."""
 
-_FITS: dict[str, Callable[[type], bool]] = {
-    "defense": lambda kind: issubclass(kind, Defense),
-    "attack": partial(takes, count=2),
-    "estimator": partial(takes, count=3),
-}
-
-
-def _is_part(kind: type) -> bool:
-    return any(fits(kind) for fits in _FITS.values())
-
-
+_DEFENSE = owned_by(lambda kind: issubclass(kind, Defense))
+_ATTACK, _ESTIMATOR = owned_by(partial(takes, count=2)), owned_by(partial(takes, count=3))
 _TAKES = "a class whose objects take"
-_MODEL = "a subclass of `torch.nn.Module`, or a Python function of yours that returns one"
-KINDS = {
-    kind.word: kind
-    for kind in (
-        Kind("defense", DEFENSES, "a subclass of `gradveil.Defense`", owned_by(_FITS["defense"])),
-        Kind("attack", ATTACKS, f"{_TAKES} (observation, generator)", owned_by(_FITS["attack"])),
-        Kind(
-            "estimator",
-            ESTIMATORS,
-            f"{_TAKES} (message, inputs, generator)",
-            owned_by(_FITS["estimator"]),
-        ),
-        Kind("part", EVERYTHING, "a defense, an attack or an estimator", owned_by(_is_part)),
-        Kind("model", MODELS, _MODEL, makes(nn.Module)),
-    )
+KINDS: dict[str, tuple[Mapping[str, Entry], Callable[[Any], bool], str]] = {
+    "defense": (DEFENSES, _DEFENSE, "a subclass of `gradveil.Defense`"),
+    "attack": (ATTACKS, _ATTACK, f"{_TAKES} (observation, generator)"),
+    "estimator": (ESTIMATORS, _ESTIMATOR, f"{_TAKES} (message, inputs, generator)"),
+    "part": (
+        EVERYTHING,
+        lambda found: any(fits(found) for fits in (_DEFENSE, _ATTACK, _ESTIMATOR)),
+        "a defense, an attack or an estimator",
+    ),
+    "model": (
+        MODELS,
+        makes(nn.Module),
+        "a subclass of `torch.nn.Module`, or a Python function of yours that returns one",
+    ),
 }
+"""Registered names; the test that what is imported must pass before it is called, and its words."""
+
+
+def _named(name: str, kind: str, allow_imports: AllowImports) -> Any:
+    """The class or factory of this name."""
+    entries, fits, wanted = KINDS[kind]
+    if ":" in name:
+        return imported(name, kind, allow_imports, fits, wanted)
+    if name in entries:
+        return entries[name].build
+    own = "or, where imports are allowed, 'package.module:name' for your own"
+    expected, advice = f"be one of {', '.join(entries)}; {own}", suggestion(name, entries).strip()
+    if kind == "part" and not advice:
+        advice = "Build it in Python." if name.startswith("<") else "Put words into quotes."
+    raise WrongValue(f"A {kind}", expected, f"`{name}`", advice)
 
 
 @dataclass(frozen=True)
@@ -252,11 +234,7 @@ class Spec:
         return found
 
     def with_(self, **arguments: Any) -> "Spec":
-        """The same with other arguments.
-
-        >>> str(Spec.parse("gradient-noise(0.01)").with_(scale=0.1))
-        'gradient-noise(scale=0.1)'
-        """
+        """The same with other arguments."""
         return Spec(self.name, {**self.arguments, **arguments})
 
     @property
@@ -301,11 +279,10 @@ class Spec:
         """
 
         def built(value: Any) -> Any:
-            if isinstance(value, Spec):
-                return value.build("part", allow_imports=allow_imports)
-            return value
+            is_spec = isinstance(value, Spec)
+            return value.build("part", allow_imports=allow_imports) if is_spec else value
 
-        make = KINDS[kind].find(self.name, allow_imports)
+        make = _named(self.name, kind, allow_imports)
         options = {key: each(built, value) for key, value in self.arguments.items()}
         try:
             inspect.signature(make).bind(**options)
@@ -317,9 +294,10 @@ class Spec:
         except (Exception, SystemExit) as error:  # a user's class may raise anything
             said = error if isinstance(error, (TypeError, ValueError)) else first_line(error)
             raise ValueError(f"`{self.name}`: {said}") from error
-        if kind != "part" and not KINDS[kind].fits(type(made)):
+        _, fits, wanted = KINDS[kind]
+        if kind != "part" and not fits(type(made)):
             found = f"that '{self}' gives a {type(made).__name__}"
-            raise WrongValue(f"A {kind}", f"be {KINDS[kind].wanted}", found)
+            raise WrongValue(f"A {kind}", f"be {wanted}", found)
         return made
 
 

@@ -16,10 +16,8 @@ from gradveil._runner import processors
 from gradveil.attacks import ThreatModel
 from gradveil.audit import AuditResult, Federation, Goal, Releases, Settings
 from gradveil.audit.report import audited, check_folder, first_sentences, headline
-from gradveil.catalog import build_attack
 from gradveil.messages import LocalSteps
 
-from ._loading import load_subject, typed
 from ._options import (
     HELPS,
     AsFormat,
@@ -29,8 +27,10 @@ from ._options import (
     bar,
     given,
     is_given,
+    load_subject,
     option,
     options,
+    typed,
     useless,
     with_fields,
 )
@@ -116,25 +116,17 @@ def run_audit(
         training_rounds = training_rounds if is_given(context, "training_rounds") else 10
     with option("--defense", "defenses"):
         defenses = typed("defense", defense) if defense else [*QUICK] if quick else None
-        for one in defenses or []:
-            audit.parse_defense(one)  # for its errors, before any work
     with option("--attack", "attacks"):
         attacks = None if attack is None else typed("attack", attack)
-        for text in attacks or []:
-            if isinstance(text, str):
-                build_attack(text)  # for its errors, before any work
     with option("--goal", "goals"):
         goals = [Goal.parse(text) for text in goal or []]
     with options(context):
-        chosen = {
-            **given(context, Settings),
-            "strengths": strengths,
-            "threat": ThreatModel(labels, mechanism, statistics),
-        }
+        chosen = given(context, Settings) | {"strengths": strengths}
         settings = Settings(
             defenses,
             attacks,
             goals=goals,
+            threat=ThreatModel(labels, mechanism, statistics),
             training_seeds=2 if quick else 3,
             releases=Releases(rounds, delta, sample_rate),
             **chosen,

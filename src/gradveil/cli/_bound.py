@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -15,20 +15,12 @@ from gradveil._checks import WrongValue, check_count
 from gradveil._files import write_atomically
 from gradveil._imports import require
 from gradveil.attacks import IdentificationReport
-from gradveil.audit import (
-    BoundPoint,
-    BoundStudy,
-    Federation,
-    audited,
-    draw_sweep,
-    parse_defense,
-)
+from gradveil.audit import BoundPoint, BoundStudy, Federation, audited, draw_sweep
 from gradveil.audit.report import check_folder, number, plural, share
 from gradveil.catalog import spec_of
 from gradveil.privacy import PrivacyAccount, recognition_bound, renyi_bound
 from gradveil.scoring import Interval
 
-from ._loading import load_subject, typed
 from ._options import (
     HELPS,
     AsFormat,
@@ -36,9 +28,11 @@ from ._options import (
     Format,
     SubjectOptions,
     bar,
+    load_subject,
     option,
     option_of,
     options,
+    typed,
     useless,
     with_fields,
 )
@@ -104,28 +98,7 @@ ASSUMPTIONS = {
 }
 
 
-@dataclass(frozen=True)
-class Releases:
-    """Of private training, what recognition and renyi read."""
-
-    guess: float | None = None
-    diameter: float = 1.0
-    noise_multiplier: float | None = None
-    sample_rate: float = 1.0
-    steps: int = 1
-
-
-RELEASES = {
-    "guess": "recognition: the best blind guess's chance, as 1/N.",
-    "diameter": "renyi: the range of an entry of the input.",
-    "noise_multiplier": "Noise over the clip of each example's gradient.",
-    "sample_rate": "Each example's chance to be in a step (Poisson).",
-    "steps": "Releases.",
-}
-
-
 @with_fields(SubjectOptions, HELPS)
-@with_fields(Releases, RELEASES)
 def bound(
     context: typer.Context,
     kind: Annotated[
@@ -150,6 +123,19 @@ def bound(
     trials: Annotated[int, typer.Option(help="candidates: messages.")] = 64,
     out: Annotated[Path, typer.Option(help="Folder for a sweep.")] = Path("gradveil-bound"),
     format: AsFormat = "table",
+    guess: Annotated[
+        float | None, typer.Option(help="recognition: the best blind guess's chance, as 1/N.")
+    ] = None,
+    diameter: Annotated[
+        float, typer.Option(help="renyi: the range of an entry of the input.")
+    ] = 1.0,
+    noise_multiplier: Annotated[
+        float | None, typer.Option(help="Noise over the clip of each example's gradient.")
+    ] = None,
+    sample_rate: Annotated[
+        float, typer.Option(help="Each example's chance to be in a step (Poisson).")
+    ] = 1.0,
+    steps: Annotated[int, typer.Option(help="Releases.")] = 1,
     **others: Any,
 ) -> None:
     """Show what no attacker can do, with its assumptions, without attacking."""
@@ -169,7 +155,12 @@ def bound(
         _bayesian(study, title, prior == "learned", out if sweep else None, format)
         return
     if kind == "fisher":
-        facts = _fisher(study)
+        (point,) = _points(study, sweep=False)
+        facts = {
+            "mse": point.bound.unmatched_mse if point.bound else 0.0,
+            "batches": point.bound.batches if point.bound else None,
+            "no_guarantee": point.no_guarantee,
+        }
     else:
         with bar(Console(stderr=True)) as progress, options(context):
             progress("candidates", 0.0)
@@ -198,7 +189,6 @@ def _study(context: typer.Context, kind: str) -> tuple[BoundStudy, str]:
     check_count(batch_size, "--batch-size")
     with option("--defense", "defenses"):
         (spec,) = typed("defense", [defense])
-        parse_defense(spec)  # for its errors, before any work
     subject, named = load_subject(context, batch_size)
     with options(context, **named):
         case = audited(subject, Federation())
@@ -209,16 +199,6 @@ def _study(context: typer.Context, kind: str) -> tuple[BoundStudy, str]:
         advice = "Leave it out, or name another defense."
         raise WrongValue("--sweep", expected, f"`--defense {defense}`", advice)
     return study, f"{subject.model_name} on {subject.name}, {batch_size} examples"
-
-
-def _fisher(study: BoundStudy) -> dict[str, Any]:
-    """d / tr J_F of the defense."""
-    (point,) = _points(study, sweep=False)
-    return {
-        "mse": point.bound.unmatched_mse if point.bound else 0.0,
-        "batches": point.bound.batches if point.bound else None,
-        "no_guarantee": point.no_guarantee,
-    }
 
 
 def _candidates(found: IdentificationReport) -> dict[str, Any]:

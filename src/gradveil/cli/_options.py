@@ -1,4 +1,4 @@
-"""What the commands share: formats, progress, and errors that name options."""
+"""What the commands share: formats, progress, errors that name options, what options load."""
 
 import inspect
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -7,12 +7,26 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_type_hints
 
+import torch
 import typer
 from click.core import ParameterSource
 from rich.console import Console
 from rich.progress import Progress
+from torch import nn
 
-from gradveil._checks import WrongArgument, WrongValue
+from gradveil._checks import (
+    WrongArgument,
+    WrongValue,
+    check_finite,
+    check_seed,
+    device_of,
+    first_line,
+)
+from gradveil.audit import Subject, parse_defense
+from gradveil.catalog import Spec
+from gradveil.data import Dataset, load_dataset
+from gradveil.messages import check_model
+from gradveil.models import build_fitting_model, build_loss, default_model
 
 Tell = Callable[[str, float], None]
 """Takes (what is running, the share that is done)."""
@@ -58,11 +72,7 @@ def options(context: typer.Context, **others: str) -> Iterator[None]:
 
 
 def option_of(name: str) -> str:
-    """The option of a parameter.
-
-    >>> option_of("batch_size")
-    '--batch-size'
-    """
+    """The option of a parameter, as `--batch-size` of `batch_size`."""
     return f"--{name.replace('_', '-')}"
 
 
@@ -151,21 +161,115 @@ def check_values_given(words: Sequence[str]) -> None:
 @contextmanager
 def bar(console: Console) -> Iterator[Tell]:
     """What is running, how much is done, the time left; a line for each part where it is a file."""
+    last = ""
+
+    def line(what: str, share: float) -> None:
+        nonlocal last
+        if what != last:
+            last = what
+            console.print(f"{share:4.0%} {what}", highlight=False)
+
     if not console.is_terminal:
-        yield _lines(console)
+        yield line
         return
     with Progress(console=console, transient=True, speed_estimate_period=120) as shown:
         task = shown.add_task("starting", total=1.0)
         yield lambda what, share: shown.update(task, description=what, completed=share)
 
 
-def _lines(console: Console) -> Tell:
-    last = ""
+def load_subject(context: typer.Context, private: int) -> tuple[Subject, dict[str, str]]:
+    """What the options name, and the options of its parameters.
 
-    def tell(what: str, share: float) -> None:
-        nonlocal last
-        if what != last:
-            last = what
-            console.print(f"{share:4.0%} {what}", highlight=False)
+    The first examples are private, all others public; of text the next token is predicted.
+    """
+    given = context.params
+    weights = None if given["weights"] is None else Path(given["weights"])
+    place = device_of(given["device"], "--device")
+    with option("--data", "source", "limit"):
+        samples = load_dataset(given["data"]).to(place)
+    loss, output = given["loss"], given["output"]
+    if loss is None and samples.tokens and torch.equal(samples.inputs, samples.targets):
+        loss = "next-token"
+    with option("--loss", "loss"):
+        loss_fn = build_loss(loss, samples.task, allow_imports=True)
+    name, network = load_model(given["model"], weights, samples, given["seed"])
+    if private > len(samples):
+        expected = f"ask for at most the {len(samples)} examples of `{samples.name}`"
+        own, advice = "Options `--batch-size` and `--batches`", "Choose a smaller batch."
+        raise WrongValue(own, expected, f"{private} in all", advice)
+    batch, rest = samples.batch(0, private), (samples.inputs[private:], samples.targets[private:])
+    if output is not None and output.removeprefix("-").isdecimal():
+        output = int(output)
+    subject = Subject(
+        network.to(place), loss_fn, batch, rest if len(rest[0]) >= 2 else None, samples, output,
+        name=samples.name, model_name=name,
+        weights="untrained" if weights is None else weights.name,
+    )  # fmt: skip
+    return subject, {"loss_fn": "--loss", "targets": "--data", "inputs": "--data"}
 
-    return tell
+
+def load_model(
+    name: str | None, weights: Path | None, data: Dataset, seed: int
+) -> tuple[str, nn.Module]:
+    """A model by name or factory (the data's default if `None`), with weights from a file."""
+    shape = data.inputs.shape[1:]
+    if name is None and data.tokens:
+        expected = f"name your model of tokens, as package.module:factory, for `{data.name}`"
+        raise WrongValue("--model", expected, "none, and there is no usual one")
+    name = default_model(shape) if name is None else name
+    check_seed(seed, "--seed")
+    with option("--model", "options", "model"):
+        model = build_fitting_model(name, shape, data.num_classes, seed, allow_imports=True)
+    if weights is not None:
+        with option("--weights", "weights"):
+            load_weights(model, weights)
+    with option("--weights" if weights is not None else "--model", "model"):
+        check_usable(model)
+    return name, model
+
+
+def check_usable(model: nn.Module) -> None:
+    """Require something to train, of finite numbers."""
+    check_model(model)
+    check_finite(dict(model.named_parameters()), "the model's weights")
+    buffers = {name: b for name, b in model.named_buffers() if b.is_floating_point()}
+    check_finite(buffers, "the model's buffers")
+
+
+def typed(kind: str, texts: Sequence[str]) -> list[Any]:
+    """What the user typed, each built once for its errors, before any work.
+
+    Import paths, which only the local user may give, stay built.
+    """
+    found: list[Any] = []
+    for text in texts:
+        spec = Spec.parse(text, kind)
+        made = (spec if spec.imports else spec.completed()).build(kind, allow_imports=True)
+        if spec.imports and kind == "defense":
+            parse_defense(made)  # what it is made of has to be words
+        found.append(made if spec.imports else text)
+    return found
+
+
+def load_weights(model: nn.Module, path: Path) -> None:
+    """Put a state dict into a model; a file that could run code is refused."""
+    if not path.is_file():
+        reason = "is a folder" if path.is_dir() else "does not exist"
+        raise FileNotFoundError(f"It should be a file. Found that `{path}` {reason}.")
+    try:
+        state: Any = torch.load(path, map_location="cpu", weights_only=True)
+        unfit = [key for key, value in state.items() if value.is_complex() or type(key) is not str]
+    except MemoryError:
+        raise
+    except Exception as error:  # torch has many kinds for a file that is cut off or foreign
+        written = "be a state dict of plain tensors, as `torch.save(model.state_dict(), path)`"
+        kind = f"or holds something else, or code, which is not run ({first_line(error)})"
+        found, advice = f"that `{path}` is damaged, {kind}", "Save the state dict again."
+        raise WrongValue("weights", f"{written} writes it", found, advice) from None
+    try:
+        if unfit:
+            raise RuntimeError(f"names or numbers of another kind: {unfit[:3]}")
+        model.load_state_dict(state)
+    except RuntimeError as error:
+        expected = f"fit the model {type(model).__name__}"
+        raise WrongValue("weights", expected, str(error)) from None

@@ -28,13 +28,13 @@ from gradveil.federated import (
     private_defense,
 )
 
-from ._loading import check_usable
 from ._options import (
     HELPS,
     AsFormat,
     Data,
     Format,
     bar,
+    check_usable,
     given,
     option,
     options,

@@ -12,16 +12,11 @@ from ._dataset import (
     Dataset,
     Normalization,
     NormalizationLike,
+    TableLayout,
     observed_normalization,
     resolve_normalization,
 )
 from ._load import load_dataset
-from ._table_layout import TableLayout
 
 # What `__all__` does not list is for our own packages.
-__all__ = [
-    "Dataset",
-    "Normalization",
-    "TableLayout",
-    "load_dataset",
-]
+__all__ = ["Dataset", "Normalization", "TableLayout", "load_dataset"]

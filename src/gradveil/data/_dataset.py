@@ -1,4 +1,4 @@
-"""Data sets as tensors with their normalisation."""
+"""Data sets as tensors, with their normalisation and the columns of their rows."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor
+from torch.nn.functional import one_hot
 
 from gradveil._checks import (
     WHOLE,
@@ -16,6 +17,7 @@ from gradveil._checks import (
     WrongValue,
     check_choice,
     check_classes,
+    check_inputs,
     check_kind,
     check_labels,
     check_pair,
@@ -24,8 +26,6 @@ from gradveil._checks import (
     device_of,
     task_of,
 )
-
-from ._table_layout import TableLayout
 
 
 class Normalization(NamedTuple):
@@ -51,11 +51,7 @@ NormalizationLike = str | tuple[Sequence[float], Sequence[float]] | None
 
 
 def resolve_normalization(value: NormalizationLike) -> Normalization | None:
-    """A `Normalization` from a name or a pair; None stays None.
-
-    >>> resolve_normalization("mnist").std
-    (0.3081,)
-    """
+    """A `Normalization` from a name or a pair; None stays None."""
     if value is None:
         return None
     if isinstance(value, str):
@@ -66,10 +62,9 @@ def resolve_normalization(value: NormalizationLike) -> Normalization | None:
     for numbers in (mean, std):
         check_numbers(numbers, "normalization")
     if min(std) <= 0:
+        expected = "hold standard deviations above 0"
         advice = "Give (means, standard deviations), in this order."
-        raise WrongValue(
-            "normalization", "hold standard deviations above 0", f"{list(std)}", advice
-        )
+        raise WrongValue("normalization", expected, f"{list(std)}", advice)
     return Normalization(tuple(map(float, mean)), tuple(map(float, std)))
 
 
@@ -97,6 +92,106 @@ def observed_normalization(inputs: Tensor) -> Normalization:
     low, high = table.double().aminmax(dim=0)
     width = torch.where(high > low, high - low, 1.0)
     return Normalization(tuple((-low / width).tolist()), tuple((1 / width).tolist()))
+
+
+@dataclass(frozen=True)
+class TableLayout:
+    """Rows of numbers and categories, encoded as one vector each.
+
+    A continuous column is one entry, standardised to mean 0 and variance 1. A column of categories
+    is a group of entries, one for each category, of which one is 1 and the others are 0.
+
+    >>> layout = TableLayout.of(continuous=1, categories=[3, 2])
+    >>> layout
+    TableLayout(continuous=(0,), categorical=((1, 2, 3), (4, 5)))
+    >>> layout.encode(torch.tensor([[0.5]]), torch.tensor([[2, 0]]))
+    tensor([[0.5000, 0.0000, 0.0000, 1.0000, 1.0000, 0.0000]])
+    """
+
+    continuous: tuple[int, ...]
+    categorical: tuple[tuple[int, ...], ...] = ()
+
+    def __post_init__(self) -> None:
+        groups = [tuple(group) for group in self.categorical]
+        object.__setattr__(self, "continuous", tuple(self.continuous))
+        object.__setattr__(self, "categorical", tuple(groups))
+        places = [*self.continuous, *(place for group in groups for place in group)]
+        if sorted(places) != list(range(len(places))) or not places:
+            own, expected = "Parameters `continuous` and `categorical`", "name each place once"
+            raise WrongValue(own, f"{expected}, from 0", str(sorted(places)))
+        if any(len(group) < 2 for group in groups):
+            expected, advice = "hold groups of at least two places", "Make it a continuous column."
+            raise WrongValue("categorical", expected, str(min(groups, key=len)), advice)
+
+    @classmethod
+    def of(cls, continuous: int, categories: Sequence[int] = ()) -> TableLayout:
+        """Continuous columns first, then groups of so many categories each."""
+        groups, start = [], continuous
+        for count in categories:
+            groups.append(tuple(range(start, start + count)))
+            start += count
+        return cls(tuple(range(continuous)), tuple(groups))
+
+    @classmethod
+    def from_columns(cls, columns: Sequence[int]) -> TableLayout:
+        """From the number of the column that each entry belongs to.
+
+        A column of one entry is continuous, one of several is a group of categories.
+
+        >>> TableLayout.from_columns([0, 1, 1, 1, 2])
+        TableLayout(continuous=(0, 4), categorical=((1, 2, 3),))
+        """
+        places = [[i for i, own in enumerate(columns) if own == c] for c in dict.fromkeys(columns)]
+        alone = tuple(group[0] for group in places if len(group) == 1)
+        return cls(alone, tuple(tuple(group) for group in places if len(group) > 1))
+
+    @property
+    def width(self) -> int:
+        """Entries of an encoded row."""
+        return len(self.continuous) + sum(len(group) for group in self.categorical)
+
+    def check(self, rows: Tensor, name: str = "inputs") -> None:
+        """Require encoded rows of this layout."""
+        check_inputs(rows, name)
+        if rows.dim() != 2 or rows.shape[1] != self.width:
+            expected = f"have the shape (rows, {self.width}) of the layout"
+            advice = "Encode the table with `layout.encode`."
+            raise WrongValue(name, expected, str(tuple(rows.shape)), advice)
+
+    def encode(self, numbers: Tensor, categories: Tensor) -> Tensor:
+        """Rows from columns: numbers of shape (rows, continuous), categories by their number."""
+        rows = numbers.new_zeros(len(numbers), self.width)
+        rows[:, list(self.continuous)] = numbers
+        for column, group in enumerate(self.categorical):
+            rows[:, list(group)] = one_hot(categories[:, column], len(group)).to(rows)
+        return rows
+
+    def numbers(self, rows: Tensor) -> Tensor:
+        """The continuous columns."""
+        return rows[..., list(self.continuous)]
+
+    def categories(self, rows: Tensor) -> Tensor:
+        """The number of the largest entry of each group."""
+        found = [rows[..., list(group)].argmax(-1) for group in self.categorical]
+        blank = torch.zeros((*rows.shape[:-1], 0), dtype=torch.int64, device=rows.device)
+        return torch.stack(found, -1) if found else blank
+
+    def relax(self, logits: Tensor) -> Tensor:
+        """Continuous entries as they are, the softmax of each group."""
+        relaxed = logits.clone()
+        for group in self.categorical:
+            relaxed[..., list(group)] = logits[..., list(group)].softmax(-1)
+        return relaxed
+
+    def harden(self, rows: Tensor) -> Tensor:
+        """Continuous entries as they are, and 1 for the largest entry of each group."""
+        flat = rows.reshape(-1, self.width)
+        return self.encode(self.numbers(flat), self.categories(flat)).reshape(rows.shape)
+
+    def guess(self, examples: Tensor) -> Tensor:
+        """What to say of a row without any message: the means and the most frequent categories."""
+        self.check(examples, "examples")
+        return self.harden(examples.mean(0, keepdim=True))[0]
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -147,7 +242,13 @@ class Dataset:
         check_classes(self.num_classes)
         if check_targets(targets, len(inputs)) == "classification":
             check_labels(targets, f"Targets of `{self.name}`", self.num_classes)
-        _check_normalization(self)
+        for name in ("mean", "std"):
+            check_numbers(getattr(self, name), name)
+        if not {len(self.mean), len(self.std)} <= {1, inputs.shape[1]} or min(self.std) <= 0:
+            each = f"one number, or one for each of the {inputs.shape[1]} channels of `{self.name}`"
+            found = f"`mean={self.mean}` and `std={self.std}`"
+            own = "Parameters `mean` and `std`"
+            raise WrongValue(own, f"hold {each}, and `std` should be positive", found)
         if self.layout is not None:
             check_kind(self.layout, "layout", TableLayout, "Use `TableLayout.of(3, [2, 5])`.")
             self.layout.check(inputs)
@@ -192,34 +293,22 @@ class Dataset:
 
     def to_pixels(self, inputs: Tensor) -> Tensor:
         """Inputs, or reconstructions of them, in [0, 1] units, not clamped."""
-        return inputs * self._per_channel(self.std, inputs) + self._per_channel(self.mean, inputs)
+        mean, std = self._per_channel(inputs)
+        return inputs * std + mean
 
     def from_pixels(self) -> Dataset:
         """The same examples, whose inputs are pixels in [0, 1] yet, normalised."""
-        mean = self._per_channel(self.mean, self.inputs)
-        std = self._per_channel(self.std, self.inputs)
+        mean, std = self._per_channel(self.inputs)
         return replace(self, inputs=(self.inputs - mean).div_(std))
 
     @property
     def range(self) -> tuple[Tensor, Tensor]:
         """Lowest and highest normalised value of each channel, shaped to broadcast with inputs."""
-        mean = self._per_channel(self.mean, self.inputs)
-        std = self._per_channel(self.std, self.inputs)
+        mean, std = self._per_channel(self.inputs)
         return -mean / std, (1 - mean) / std
 
-    def _per_channel(self, numbers: tuple[float, ...], like: Tensor) -> Tensor:
-        """`numbers` along the channel dimension, ready to broadcast with inputs."""
-        trailing = [1] * (self.inputs.ndim - 2)
-        return torch.tensor(numbers, dtype=like.dtype, device=like.device).reshape(-1, *trailing)
-
-
-def _check_normalization(dataset: Dataset) -> None:
-    for name in ("mean", "std"):
-        check_numbers(getattr(dataset, name), name)
-    channels = dataset.inputs.shape[1]
-    fit = {len(dataset.mean), len(dataset.std)} <= {1, channels}
-    if not fit or min(dataset.std) <= 0:
-        each = f"one number, or one for each of the {channels} channels of `{dataset.name}`"
-        found = f"`mean={dataset.mean}` and `std={dataset.std}`"
-        own = "Parameters `mean` and `std`"
-        raise WrongValue(own, f"hold {each}, and `std` should be positive", found)
+    def _per_channel(self, like: Tensor) -> tuple[Tensor, Tensor]:
+        """`mean` and `std` along the channel dimension, ready to broadcast with inputs."""
+        shape = -1, *[1] * (self.inputs.ndim - 2)
+        mean = torch.tensor(self.mean, dtype=like.dtype, device=like.device)
+        return mean.reshape(shape), mean.new_tensor(self.std).reshape(shape)

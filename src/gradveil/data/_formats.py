@@ -16,8 +16,7 @@ from torch import Tensor
 
 from gradveil._checks import WrongValue
 
-from ._dataset import CIFAR10, MNIST, Normalization, check_numbers
-from ._table_layout import TableLayout
+from ._dataset import CIFAR10, MNIST, Normalization, TableLayout, check_numbers
 
 Array = np.ndarray[Any, Any]
 

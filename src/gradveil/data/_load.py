@@ -144,10 +144,6 @@ def load_dataset(
             `std`, or none. Floats are not changed by it: it says what they were normalised with.
             Without it, floats beyond [0, 1] are taken to span their observed range (of each feature
             for a table, of the whole array otherwise).
-
-    >>> load_dataset("cifar10", limit=8)
-    Dataset(name='cifar10', inputs=(8, 3, 32, 32), num_classes=10, mean=(0.4914, 0.4822, 0.4465), \
-std=(0.247, 0.2435, 0.2616))
     """
     check_kind(source, "source", (str, os.PathLike), "Give a name or a path.")
     if split is not None:

@@ -9,7 +9,6 @@
 
 from gradveil.messages import LocalSteps
 
-from ._checkpoint import digest
 from ._client import Client, NoReplyError, Reply, load_received
 from ._config import (
     Federation,
@@ -17,21 +16,21 @@ from ._config import (
     TrainingConfig,
     count_rounds,
     load_split,
+    partition,
     sample_clients,
 )
-from ._guard import ModelGuard, RefusedError
-from ._history import (
+from ._guard import Limits, ModelGuard, RefusedError
+from ._planner import PackedShape, Planner
+from ._run import FederatedRun, digest, evaluate, round_metrics
+from ._server import (
     SEEDED,
     RoundMetrics,
+    Server,
+    Skip,
     TrainingHistory,
     draw_curves,
     privacy_statement,
 )
-from ._limits import Limits
-from ._partition import partition
-from ._planner import PackedShape, Planner
-from ._run import FederatedRun, evaluate, round_metrics
-from ._server import Server, Skip
 from ._train import build_run, initial_model, private_defense, train
 
 # What `__all__` does not list is for our own packages.

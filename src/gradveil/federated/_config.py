@@ -1,12 +1,14 @@
-"""Who trains together and how, the configuration of a run, and the data that it cuts."""
+"""Who trains together and how, the configuration of a run, and which data each client has."""
 
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any
 
+import numpy as np
 import torch
-from torch import Tensor, nn
+from numpy.typing import NDArray
+from torch import Tensor, nn, optim
 from torch.nn.functional import cross_entropy
 
 from gradveil._checks import (
@@ -18,6 +20,7 @@ from gradveil._checks import (
     check_kind,
     check_positive,
     check_seed,
+    check_tensor,
     device_of,
 )
 from gradveil._random import named_stream
@@ -26,13 +29,11 @@ from gradveil.messages import LocalSteps, LossFunction
 from gradveil.privacy import check_delta, check_sample_rate
 
 from ._client import SAMPLINGS
-from ._partition import KINDS, partition
 
-OPTIMIZERS: dict[str, Any] = {
-    "adam": torch.optim.Adam,
-    "adamw": torch.optim.AdamW,
-    "sgd": torch.optim.SGD,
-}
+OPTIMIZERS: dict[str, Any] = {"adam": optim.Adam, "adamw": optim.AdamW, "sgd": optim.SGD}
+PARTITIONS = ("iid", "dirichlet", "label")
+_ATTEMPTS = 11
+_SHARDS = 2
 
 
 @dataclass(frozen=True)
@@ -81,19 +82,15 @@ class Federation:
         """What clients send: "gradient" or "update"."""
         return "gradient" if self.local is None else "update"
 
-    def optimizer_of(self, model: nn.Module) -> torch.optim.Optimizer:
+    def optimizer_of(self, model: nn.Module) -> optim.Optimizer:
         """The server's optimizer of a model's trainable parameters."""
         trained = [p for p in model.parameters() if p.requires_grad]
-        made: torch.optim.Optimizer = OPTIMIZERS[str(self.optimizer)](trained, lr=self.lr)
+        made: optim.Optimizer = OPTIMIZERS[str(self.optimizer)](trained, lr=self.lr)
         return made
 
 
 def sample_clients(identifiers: Sequence[int], fraction: float, seed: int, round: int) -> list[int]:
     """`count_asked` of them, drawn anew in every round, in order."""
-    check_kind(identifiers, "identifiers", (list, tuple, range), "Give the clients' numbers.")
-    if not identifiers:
-        raise WrongValue("identifiers", "hold at least one", "none")
-    check_seed(seed)
     count = count_asked(len(identifiers), fraction)
     drawn = torch.randperm(len(identifiers), generator=named_stream(seed, "sampling", round))
     return sorted(identifiers[i] for i in drawn[:count].tolist())
@@ -168,7 +165,7 @@ class TrainingConfig(Federation):
         check_positive(self.alpha, "alpha")
         check_positive(self.local_lr, "local_lr")
         check_at_most(self.local_lr, "local_lr")
-        check_choice(self.partition, "partition", KINDS)
+        check_choice(self.partition, "partition", PARTITIONS)
         check_seed(self.seed)
         check_flag(self.secure, "secure")
         check_delta(self.delta)
@@ -236,3 +233,83 @@ def load_split(config: TrainingConfig) -> Split:
             raise WrongValue("held_out_start", expected, f"{start}", advice, True)
         kept = data.inputs[start : start + held_out], data.targets[start : start + held_out]
     return Split(data.inputs[:count], data.targets[:count], kept, data.num_classes)
+
+
+def partition(
+    targets: Tensor, clients: int, kind: str = "iid", *, alpha: float = 0.5, seed: int = 0
+) -> list[Tensor]:
+    """The indices of each client's examples.
+
+    They are those of flwr-datasets' partitioners for the same seed, entry by entry:
+
+    - "iid": shuffled, then cut into equal pieces: flwr-datasets' `IidPartitioner` on
+      `dataset.shuffle(seed)`.
+    - "dirichlet": of each class, client k gets the share p_k with p ~ Dirichlet(α, ..., α):
+      `DirichletPartitioner(min_partition_size=1)`, drawn again (at most ten times) until every
+      client has an example. Small α: few classes for each client.
+    - "label": sorted by label and cut into two shards for each client, dealt at random (McMahan
+      et al. 2017): `ShardPartitioner(num_shards_per_partition=2)`. Examples that do not fill a
+      shard are left out.
+
+    The seed is that of numpy's default generator.
+
+    >>> [len(part) for part in partition(torch.zeros(10), 4)]
+    [3, 3, 2, 2]
+    """
+    check_choice(kind, "kind", PARTITIONS)
+    check_count(clients, "clients")
+    check_seed(seed)
+    check_tensor(targets, "targets")
+    if targets.dim() != 1 and (kind != "iid" or targets.dim() == 0):
+        found, advice = f"shape {tuple(targets.shape)}", "Deal other targets with 'iid'."
+        raise WrongValue("targets", "hold one label for each example", found, advice)
+    labels = targets.cpu().numpy()
+    needed = _SHARDS * clients if kind == "label" else clients
+    if len(labels) < needed:
+        expected = f"hold at least {needed} examples for {clients} clients"
+        advice = "Use fewer clients or more data."
+        raise WrongValue("targets", expected, f"{len(labels)}", advice)
+    rng = np.random.default_rng(seed)
+    if kind == "iid":
+        parts = [list(part) for part in np.array_split(rng.permutation(len(labels)), clients)]
+    elif kind == "dirichlet":
+        check_positive(alpha, "alpha")
+        parts = _dirichlet(labels, clients, alpha, rng)
+    else:
+        parts = _by_label(labels, clients, rng)
+    return [torch.tensor(part, dtype=torch.int64) for part in parts]
+
+
+def _dirichlet(
+    labels: NDArray[np.int64], clients: int, alpha: float, rng: np.random.Generator
+) -> list[list[int]]:
+    for _ in range(_ATTEMPTS):
+        parts: list[list[int]] = [[] for _ in range(clients)]
+        for label in np.unique(labels):
+            members = np.nonzero(labels == label)[0]
+            shares = np.cumsum(rng.dirichlet(np.full(clients, alpha)))
+            cuts = (shares * len(members)).astype(int)[:-1]
+            for part, piece in zip(parts, np.split(members, cuts), strict=True):
+                part.extend(piece.tolist())
+        if all(parts):
+            return _shuffled(parts, rng)
+    expected = "leave every client an example"
+    found = f"`alpha = {alpha}` with {clients} clients, which did not in {_ATTEMPTS} draws"
+    advice = "Raise it, or use fewer clients."
+    raise WrongValue("alpha", expected, found, advice)
+
+
+def _by_label(labels: NDArray[np.int64], clients: int, rng: np.random.Generator) -> list[list[int]]:
+    order = np.argsort(labels, kind="stable")
+    size = len(labels) // (_SHARDS * clients)
+    dealt = rng.permutation(len(labels) // size)[: _SHARDS * clients].reshape(clients, _SHARDS)
+    places = [
+        [i for shard in row for i in range(shard * size, (shard + 1) * size)] for row in dealt
+    ]
+    return [order[part].tolist() for part in _shuffled(places, rng)]
+
+
+def _shuffled(parts: list[list[int]], rng: np.random.Generator) -> list[list[int]]:
+    for part in parts:
+        rng.shuffle(part)
+    return parts

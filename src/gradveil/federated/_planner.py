@@ -149,14 +149,9 @@ class Planner:
     def plan(self, number: int, model: nn.Module) -> PackedShape:
         """The shape of round `number`, counted from 1, at this model."""
         check_count(number, "number")
-        if self._packed is None or (number - 1) % self.refresh_every == 0:
-            generator = named_stream(self.seed, "plan", number)
-            self._packed = PackedShape.of(self._fitted(generator, model))
-        return self._packed
-
-    def _fitted(self, generator: torch.Generator, model: nn.Module) -> Shape:
-        """What the public batches prove, as far as the model shows that they are of its kind."""
-        device = next(model.parameters()).device
+        if self._packed is not None and (number - 1) % self.refresh_every:
+            return self._packed
+        generator, device = named_stream(self.seed, "plan", number), next(model.parameters()).device
         inputs, targets = (part.to(device) for part in self.public)
         make = gradient_of(inputs) if self.local is None else self.local.message
         whole = max(1, len(inputs) // self.batch_size)  # a last batch that is smaller is left out
@@ -166,7 +161,9 @@ class Planner:
             for part in parts
         ]
         trust = trust_in(make(model, self.loss_fn, targets), inputs, generator)
-        return fit_shape(evidence, size=self.batch_size, trust=trust, entries=False)
+        shape = fit_shape(evidence, size=self.batch_size, trust=trust, entries=False)
+        self._packed = PackedShape.of(shape)
+        return self._packed
 
     def state_dict(self) -> dict[str, Any]:
         """The last shape, packed; nothing before the first."""

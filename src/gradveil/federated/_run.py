@@ -1,5 +1,11 @@
 """Federated training over many rounds, which can be stopped and resumed."""
 
+import functools
+import hashlib
+import io
+import json
+import pickle
+import types
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -18,23 +24,16 @@ from gradveil._checks import (
     check_seed,
     check_tensor,
 )
+from gradveil._files import write_atomically
 from gradveil.messages import LossFunction, check_match, gradient_of
 from gradveil.privacy import PrivacyAccount
 
-from ._checkpoint import (
-    CHECKPOINT,
-    load_checkpoint,
-    note_releases,
-    noted_releases,
-    run_fingerprint,
-    save_checkpoint,
-)
 from ._client import Client, Costs, NoReplyError, Reply, is_private
 from ._config import count_asked, sample_clients
-from ._history import RoundMetrics, TrainingHistory
 from ._planner import Planner
-from ._server import Server, Skip
+from ._server import RoundMetrics, Server, Skip, TrainingHistory
 
+CHECKPOINT, RELEASES = "checkpoint", "spent.json"
 OnRound = Callable[[RoundMetrics], None]
 
 
@@ -91,19 +90,6 @@ class FederatedRun:
             "add-remove" is refused where a client's rate is made from its number of examples.
         planner: Makes the shape that clients with `FromServer` plan with.
         config: What the history says that the run was made from.
-
-    >>> import torch
-    >>> from torch.nn.functional import cross_entropy
-    >>> from gradveil import GradientNoise
-    >>> from gradveil.federated import Client, Server
-    >>> from gradveil.models import build_model
-    >>> generator = torch.Generator().manual_seed(0)
-    >>> data = torch.rand(8, 3, generator=generator), torch.tensor([0, 1] * 4)
-    >>> clients = [Client(n, *data, GradientNoise(0.1), batch_size=4, seed=0) for n in range(2)]
-    >>> model = build_model("mlp", sizes=[3, 2])
-    >>> server = Server(model, torch.optim.SGD(model.parameters(), lr=0.1))
-    >>> FederatedRun(server, clients, cross_entropy).step().examples
-    8
     """
 
     def __init__(
@@ -137,13 +123,9 @@ class FederatedRun:
         self.account, self.planner, self.config = account, planner, dict(config or {})
         self.rounds: list[RoundMetrics] = []
         self._wanted = 0
-        parts = {
-            "model": server.model,
-            "optimizer": server.optimizer,
-            "account": account,
-            "planner": planner,
-        }
-        self._parts: dict[str, Any] = {n: part for n, part in parts.items() if part is not None}
+        optional = {"account": account, "planner": planner}
+        self._parts: dict[str, Any] = {"model": server.model, "optimizer": server.optimizer}
+        self._parts |= {name: part for name, part in optional.items() if part is not None}
         options = {
             "fraction": count_asked(len(clients), fraction),
             "seed": seed,
@@ -337,3 +319,102 @@ def _mean(values: Sequence[float | None], weights: Sequence[int] | None = None) 
     known = [(value * weight, weight) for value, weight in pairs if value is not None]
     total = sum(weight for _, weight in known)
     return sum(part for part, _ in known) / total if total else None
+
+
+def note_releases(folder: Path, count: int) -> None:
+    """Write down that so many releases were begun; call it before the last of them is made."""
+    write_atomically(folder / RELEASES, json.dumps({"releases": count}))
+
+
+def noted_releases(folder: Path) -> int:
+    """How many were begun, those after the last checkpoint included; 0 if none was noted."""
+    path = folder / RELEASES
+    return int(json.loads(path.read_text())["releases"]) if path.exists() else 0
+
+
+def save_checkpoint(folder: Path, state: dict[str, Any], fingerprint: str) -> None:
+    """Write the state in the place of the last one, behind a checksum."""
+    buffer = io.BytesIO()
+    torch.save({"fingerprint": fingerprint, "state": state}, buffer)
+    body = buffer.getvalue()
+    write_atomically(folder / CHECKPOINT, hashlib.sha256(body).digest() + body)
+
+
+def load_checkpoint(folder: Path, fingerprint: str) -> dict[str, Any]:
+    """The folder's state, if it is whole and belongs to the run with this fingerprint."""
+    path, file = folder / CHECKPOINT, f"File `{folder / CHECKPOINT}`"
+    if not path.exists():
+        raise WrongValue(f"Folder `{folder}`", "hold a checkpoint", "none")
+    content = path.read_bytes()
+    if hashlib.sha256(content[32:]).digest() != content[:32]:
+        found = "that it is truncated or damaged, or of another kind"
+        advice = "Start again in another folder."
+        raise WrongValue(file, "be a whole checkpoint of gradveil", found, advice)
+    try:
+        loaded = torch.load(io.BytesIO(content[32:]), map_location="cpu", weights_only=True)
+    except pickle.UnpicklingError as error:
+        found = "something else, which was not run"
+        raise WrongValue(file, "hold tensors, numbers and text", found) from error
+    if loaded["fingerprint"] != fingerprint:
+        expected = "come from a run with this data, model, defense and settings"
+        advice = "Use the settings it was made with, or another folder."
+        raise WrongValue(file, expected, "the fingerprint of another", advice)
+    state: dict[str, Any] = loaded["state"]
+    return state
+
+
+def run_fingerprint(server: Server, clients: Sequence[Client], options: dict[str, Any]) -> str:
+    """SHA-256 of initial weights, optimizer, data, defenses and options."""
+    groups = [
+        {key: repr(value) for key, value in group.items() if key != "params"}
+        for group in server.optimizer.param_groups
+    ]
+    content = {
+        "model": _module(server.model),
+        "kind": server.kind,
+        "optimizer": [type(server.optimizer).__name__, groups],
+        "clients": [describe(client) for client in clients],
+        "options": describe(options),
+    }
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+
+
+def digest(tensor: Tensor) -> str:
+    """SHA-256 of a tensor's numbers, with its type and shape."""
+    plain = tensor.detach().cpu().contiguous()
+    head = f"{plain.dtype} {tuple(plain.shape)} ".encode()
+    data = plain.flatten().view(torch.uint8).numpy().tobytes() if plain.numel() else b""
+    return hashlib.sha256(head + data).hexdigest()
+
+
+def describe(thing: object) -> Any:
+    """What an object is and its public attributes, all the way down, as plain values."""
+    if isinstance(thing, Tensor):
+        return digest(thing)
+    if isinstance(thing, (bool, int, float, str, type(None))):
+        return thing
+    if isinstance(thing, (list, tuple)):
+        return [describe(part) for part in thing]
+    if isinstance(thing, dict):
+        return {str(key): describe(part) for key, part in thing.items()}
+    if isinstance(thing, functools.partial):
+        return ["partial", *(describe(part) for part in (thing.func, thing.args, thing.keywords))]
+    if isinstance(thing, types.FunctionType):
+        return [f"{thing.__module__}.{thing.__qualname__}", _code(thing.__code__)]
+    kind = thing if callable(thing) and hasattr(thing, "__qualname__") else type(thing)
+    public = {k: describe(v) for k, v in getattr(thing, "__dict__", {}).items() if k[0] != "_"}
+    inside = _module(thing) if isinstance(thing, nn.Module) else []
+    return [f"{kind.__module__}.{kind.__qualname__}", public, *inside]
+
+
+def _module(module: nn.Module) -> list[Any]:
+    """What a module is made of, what of it is trained, in which mode, and its numbers."""
+    trained = [name for name, parameter in module.named_parameters() if parameter.requires_grad]
+    numbers = {name: digest(value) for name, value in module.state_dict().items()}
+    return [repr(module), trained, [each.training for each in module.modules()], numbers]
+
+
+def _code(code: types.CodeType) -> list[Any]:
+    """What a function does, wherever it is written."""
+    constants = [_code(c) if isinstance(c, types.CodeType) else repr(c) for c in code.co_consts]
+    return [code.co_code.hex(), list(code.co_names), constants]

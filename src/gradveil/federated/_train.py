@@ -2,7 +2,6 @@
 
 import io
 import math
-from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 
@@ -17,13 +16,11 @@ from gradveil.defenses import PrivateNoise
 from gradveil.models import build_fitting_model, count_outputs, default_model
 from gradveil.privacy import PrivacyAccount, epsilon_on_grid, solve_noise_multiplier
 
-from ._checkpoint import CHECKPOINT
 from ._client import Client
 from ._config import Split, TrainingConfig, load_split
-from ._history import TrainingHistory
 from ._planner import Planner
-from ._run import FederatedRun, OnRound
-from ._server import Server
+from ._run import CHECKPOINT, FederatedRun, OnRound
+from ._server import Server, TrainingHistory
 
 HISTORY, MULTIPLIER = "history.json", "noise_multiplier"
 
@@ -148,7 +145,17 @@ def build_run(
     config, account = accounted(config, data.targets, allow_imports=allow_imports)
     defense = build_defense(config.defense, allow_imports=allow_imports)
     if planner is None and defense.about.source == "server":
-        planner = build_planner(config, data.held_out)
+        public = data.held_out
+        if public is None or len(public[0]) < 2:
+            expected = f"leave examples for the server's plan, which `{config.defense}` waits for"
+            raise WrongValue("held_out", expected, "none", "Raise it, or give a planner.")
+        planner = Planner(
+            (public[0][:128], public[1][:128]),
+            config.loss_fn,
+            batch_size=config.batch_size,
+            local=config.local,
+            seed=config.seed,
+        )
     model = initial_model(config, data, allow_imports=allow_imports)
     parts = config.parts_of(data.targets)
     clients = [
@@ -180,23 +187,6 @@ def build_run(
     )
 
 
-def build_planner(
-    config: TrainingConfig, public: tuple[Tensor, Tensor] | None, refresh_every: int = 10
-) -> Planner:
-    """A planner for the clients of this configuration, from 128 public inputs and targets."""
-    if public is None or len(public[0]) < 2:
-        expected = f"leave examples for the server's plan, which `{config.defense}` waits for"
-        raise WrongValue("held_out", expected, "none", "Raise it, or give a planner.")
-    return Planner(
-        (public[0][:128], public[1][:128]),
-        config.loss_fn,
-        refresh_every,
-        batch_size=config.batch_size,
-        local=config.local,
-        seed=config.seed,
-    )
-
-
 def train(
     config: TrainingConfig,
     data: Split | None = None,
@@ -207,7 +197,7 @@ def train(
     on_round: OnRound = lambda _: None,
     allow_imports: AllowImports = False,
 ) -> TrainingHistory:
-    """Train, and write checkpoints and results to the folder `out`.
+    """Train, and write checkpoints and results to the folder `out`, each whole or not at all.
 
     With `resume`, continue from the folder's checkpoint, if there is one: the weights and all
     numbers are then those of a run that was never stopped. A folder takes one run at a time.
@@ -219,29 +209,24 @@ def train(
         advice = "Give it, or leave `resume` out."
         raise WrongValue("out", "be the folder of the run to resume", "None", advice)
     run = build_run(config, data, allow_imports=allow_imports)
-    folder = None if out is None else Path(out)
-    if folder is not None:
-        folder.mkdir(parents=True, exist_ok=True)
-    with nullcontext() if folder is None else alone_in(folder):
-        if folder is not None and resume and (folder / CHECKPOINT).exists():
+    if out is None:
+        return run.run(config.rounds, on_round=on_round)
+    folder = Path(out)
+    folder.mkdir(parents=True, exist_ok=True)
+    with alone_in(folder):
+        if resume and (folder / CHECKPOINT).exists():
             run.resume(folder)
-        elif folder is not None:
+        else:
             _check_unused(folder)
         history = run.run(
             config.rounds, folder=folder, checkpoint_every=checkpoint_every, on_round=on_round
         )
-        if folder is not None:
-            _save(run.server.model, history, folder)
+        weights = io.BytesIO()
+        torch.save(run.server.model.state_dict(), weights)
+        write_atomically(folder / "model.pt", weights.getvalue())
+        write_atomically(folder / HISTORY, history.to_json())
+        write_atomically(folder / "rounds.csv", history.to_csv())
     return history
-
-
-def _save(model: nn.Module, history: TrainingHistory, folder: Path) -> None:
-    """The weights, all of the history as JSON, and its rounds; each whole or not at all."""
-    buffer = io.BytesIO()
-    torch.save(model.state_dict(), buffer)
-    write_atomically(folder / "model.pt", buffer.getvalue())
-    write_atomically(folder / HISTORY, history.to_json())
-    write_atomically(folder / "rounds.csv", history.to_csv())
 
 
 def _check_unused(folder: Path) -> None:

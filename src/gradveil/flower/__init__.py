@@ -22,15 +22,7 @@ os.environ.setdefault("FLWR_TELEMETRY_ENABLED", "0")  # read when flwr is import
 
 require("gradveil.flower (on Python 3.11 or later)", "gradveil[flower]", "flwr")
 
-from ._mod import DefendReply
-from ._records import reply_to
+from ._client import DefendReply, reply_to, train_function
 from ._strategy import FedAvgUpdates, FedSGD
-from ._train import train_function
 
-__all__ = [
-    "DefendReply",
-    "FedAvgUpdates",
-    "FedSGD",
-    "reply_to",
-    "train_function",
-]
+__all__ = ["DefendReply", "FedAvgUpdates", "FedSGD", "reply_to", "train_function"]

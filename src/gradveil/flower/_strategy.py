@@ -12,7 +12,8 @@ from flwr.serverapp.strategy import FedAvg, Result
 from flwr.serverapp.strategy.strategy_utils import sample_nodes
 from torch import nn
 
-from gradveil._checks import check_kind
+from gradveil._checks import WrongValue, check_kind
+from gradveil._tensors import Tensors
 from gradveil.federated import (
     Planner,
     Reply,
@@ -24,7 +25,7 @@ from gradveil.federated import (
 )
 from gradveil.privacy import PrivacyAccount
 
-from ._records import SHAPE, SIMULATION, read_reply, record_of, shape_record, tensors_of
+from ._client import EXAMPLES, SHAPE, SIMULATION, record_of, shape_record, tensors_of
 
 _log = logging.getLogger("gradveil.flower")
 
@@ -196,3 +197,26 @@ class FedAvgUpdates(FedSGD):
     """
 
     kind = "update"
+
+
+def read_reply(message: Message, expected: Tensors) -> Reply:
+    """What a client sent, in the types of `expected`; names and shapes are for others to check.
+
+    Of its metrics only the number of examples is looked at.
+    """
+    if message.has_error():
+        raise ValueError(f"The client failed with code {message.error.code}.")
+    arrays, metrics = message.content.array_records, message.content.metric_records
+    if len(arrays) != 1 or len(metrics) != 1:
+        found, advice = f"{len(arrays)} and {len(metrics)}", "Use `gradveil.flower.reply_to`."
+        raise WrongValue("A reply", "hold one ArrayRecord and one MetricRecord", found, advice)
+    examples = next(iter(metrics.values())).get(EXAMPLES)
+    if not isinstance(examples, int):
+        raise WrongValue("A reply", f"tell `{EXAMPLES}` as an integer", repr(examples))
+    values = tensors_of(next(iter(arrays.values())))
+    for name, value in values.items():
+        if not value.is_floating_point():
+            raise WrongValue("A reply", "hold floating-point numbers", str(value.dtype))
+        if name in expected:  # what overflows in the server's type is seen in its check
+            values[name] = value.to(expected[name])
+    return Reply(values, examples)

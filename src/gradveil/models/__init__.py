@@ -11,8 +11,17 @@ not touch the global random state, and returns the model in eval mode, as the pa
 False
 """
 
-from ._bottleneck import VariationalBottleneck, with_bottleneck
-from ._networks import MLP, ConvNet, ResNet, SimpleConvNet
+from ._networks import (
+    MLP,
+    ConvNet,
+    PatchTransformer,
+    ResNet,
+    SimpleConvNet,
+    TokenTransformer,
+    VariationalBottleneck,
+    next_token_loss,
+    with_bottleneck,
+)
 from ._registry import (
     build_fitting_model,
     build_loss,
@@ -21,13 +30,6 @@ from ._registry import (
     default_model,
     model_names,
 )
-from ._transformers import PatchTransformer, TokenTransformer, next_token_loss
 
 # What `__all__` does not list is for our own packages.
-__all__ = [
-    "build_loss",
-    "build_model",
-    "model_names",
-    "next_token_loss",
-    "with_bottleneck",
-]
+__all__ = ["build_loss", "build_model", "model_names", "next_token_loss", "with_bottleneck"]

@@ -1,11 +1,22 @@
-"""Networks for images and tables: the paper's, ResNet, a perceptron."""
+"""Networks for images, tables and text: the paper's, ResNet, perceptrons, transformers; PRECODE."""
 
 from collections.abc import Callable, Sequence
+from copy import deepcopy
 from itertools import pairwise
 
+import numpy as np
+import torch
 from torch import Tensor, nn
+from torch.nn.functional import softplus
 
-from gradveil._checks import WrongValue, check_choice, check_count
+from gradveil._checks import (
+    WrongValue,
+    check_choice,
+    check_count,
+    check_flag,
+    check_kind,
+    check_seed,
+)
 
 _ACTIVATIONS: dict[str, Callable[[], nn.Module]] = {
     "gelu": nn.GELU,
@@ -33,18 +44,9 @@ class ConvNet(nn.Module):
 
     Reference: Geiping et al., "Inverting Gradients - How easy is it to break privacy in federated
     learning?", NeurIPS 2020.
-
-    >>> import torch
-    >>> ConvNet(width=4).eval()(torch.zeros(2, 3, 32, 32)).shape
-    torch.Size([2, 10])
     """
 
-    def __init__(
-        self,
-        width: int = 64,
-        num_classes: int = 10,
-        num_channels: int = 3,
-    ) -> None:
+    def __init__(self, width: int = 64, num_classes: int = 10, num_channels: int = 3) -> None:
         super().__init__()
         check_counts(width=width, num_classes=num_classes, num_channels=num_channels)
         layers: list[nn.Module] = []
@@ -73,10 +75,6 @@ class SimpleConvNet(nn.Module):
     For images of 28x28 pixels; 119,530 parameters. The submodules are named as in the paper's
     appendix (`conv_layers.0`, `conv_layers.3`, `fc_layers.1`, `fc_layers.3`), so that its tables
     can be compared.
-
-    >>> import torch
-    >>> SimpleConvNet()(torch.zeros(2, 1, 28, 28)).shape
-    torch.Size([2, 10])
     """
 
     def __init__(self, num_classes: int = 10, num_channels: int = 1) -> None:
@@ -110,10 +108,6 @@ class ResNet(nn.Module):
     training mode BatchNorm mixes the examples of a batch: `build_model` returns it in eval mode.
 
     Reference: He et al., "Deep Residual Learning for Image Recognition", CVPR 2016.
-
-    >>> import torch
-    >>> ResNet(width=4).eval()(torch.zeros(2, 3, 32, 32)).shape
-    torch.Size([2, 10])
     """
 
     def __init__(self, width: int = 64, num_classes: int = 10, num_channels: int = 3) -> None:
@@ -173,10 +167,6 @@ class MLP(nn.Module):
         sizes: Number of inputs, of each hidden layer's units, and of logits.
         activation: `"tanh"` (smooth, hence good for tests of derivatives), `"relu"`,
             `"leaky_relu"`, `"gelu"`, `"sigmoid"` or `"softplus"`.
-
-    >>> import torch
-    >>> MLP([4, 8, 3])(torch.zeros(5, 2, 2)).shape
-    torch.Size([5, 3])
     """
 
     def __init__(self, sizes: Sequence[int], activation: str = "tanh") -> None:
@@ -194,3 +184,195 @@ class MLP(nn.Module):
     def forward(self, inputs: Tensor) -> Tensor:
         logits: Tensor = self.layers(inputs)
         return logits
+
+
+class Block(nn.Module):
+    """Attention and a perceptron, each after a LayerNorm and beside a shortcut.
+
+    In a causal one tokens see only those before them and themselves.
+    """
+
+    def __init__(self, width: int, heads: int, causal: bool = False) -> None:
+        super().__init__()
+        self.heads, self.causal = heads, causal
+        self.norm1, self.norm2 = nn.LayerNorm(width), nn.LayerNorm(width)
+        self.qkv, self.project = nn.Linear(width, 3 * width), nn.Linear(width, width)
+        self.mlp = nn.Sequential(
+            nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width)
+        )
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Tokens of the same shape."""
+        attended: Tensor = x + self.project(self._attend(self.qkv(self.norm1(x))))
+        transformed: Tensor = attended + self.mlp(self.norm2(attended))
+        return transformed
+
+    def _attend(self, qkv: Tensor) -> Tensor:
+        q, k, v = (t.unflatten(-1, (self.heads, -1)).transpose(1, 2) for t in qkv.chunk(3, dim=-1))
+        scores = q @ k.transpose(-2, -1) / q.shape[-1] ** 0.5
+        if self.causal:
+            ones = torch.ones(scores.shape[-2:], dtype=torch.bool, device=scores.device)
+            scores = scores.masked_fill(ones.triu(1), -torch.inf)
+        mixed: Tensor = (torch.softmax(scores, dim=-1) @ v).transpose(1, 2).flatten(2)
+        return mixed
+
+
+class PatchTransformer(nn.Module):
+    """Patches → linear embedding + positions → pre-norm transformer blocks → mean → linear.
+
+    Written with plain linear layers, so that every derivative that the estimators need exists.
+
+    `patch` and `image` are the sides of a patch and of the square images, in pixels.
+    """
+
+    def __init__(
+        self,
+        width: int = 64,
+        depth: int = 2,
+        heads: int = 4,
+        patch: int = 4,
+        image: int = 32,
+        num_channels: int = 3,
+        num_classes: int = 10,
+    ) -> None:
+        super().__init__()
+        check_counts(width=width, depth=depth, heads=heads, patch=patch, image=image)
+        check_counts(num_channels=num_channels, num_classes=num_classes)
+        if width % heads or image < patch:
+            found = f"`{heads = }`, `{width = }`, `{patch = }`, `{image = }`"
+            expected = "divide `width` and fit into `image`"
+            raise WrongValue("Parameters `heads` and `patch`", expected, found)
+        self.patches = nn.Unfold(patch, stride=patch)
+        self.embed = nn.Linear(num_channels * patch**2, width)
+        self.positions = nn.Parameter(0.02 * torch.randn((image // patch) ** 2, width))
+        self.blocks = nn.Sequential(*[Block(width, heads) for _ in range(depth)])
+        self.norm = nn.LayerNorm(width)
+        self.head = nn.Linear(width, num_classes)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Class scores of a batch of images."""
+        tokens = self.embed(self.patches(x).transpose(1, 2)) + self.positions
+        scores: Tensor = self.head(self.norm(self.blocks(tokens)).mean(1))
+        return scores
+
+
+class TokenTransformer(nn.Module):
+    """Token + position embeddings → pre-norm transformer blocks → scores.
+
+    A causal one returns the scores of the next token in every place, shape (batch, length, tokens);
+    `next_token_loss` is its loss, with the ids themselves as targets. All others return the scores
+    of classes, from the mean over the places. A vocabulary has so many `tokens`, a sequence at most
+    `length` of them.
+
+    >>> TokenTransformer(tokens=20, length=4, causal=True)(torch.tensor([[3, 1, 4]])).shape
+    torch.Size([1, 3, 20])
+    """
+
+    def __init__(
+        self,
+        tokens: int = 1000,
+        length: int = 32,
+        width: int = 64,
+        depth: int = 2,
+        heads: int = 4,
+        num_classes: int = 2,
+        causal: bool = False,
+    ) -> None:
+        super().__init__()
+        check_counts(tokens=tokens, length=length, width=width, depth=depth, heads=heads)
+        check_counts(num_classes=num_classes)
+        check_flag(causal, "causal")
+        if width % heads:
+            raise WrongValue("heads", "divide `width`", f"`{heads = }`, `{width = }`")
+        self.causal = causal
+        self.embed, self.positions = nn.Embedding(tokens, width), nn.Embedding(length, width)
+        self.blocks = nn.Sequential(*[Block(width, heads, causal) for _ in range(depth)])
+        self.norm = nn.LayerNorm(width)
+        self.head = nn.Linear(width, tokens if causal else num_classes)
+
+    def forward(self, ids: Tensor) -> Tensor:
+        """Scores for a batch of sequences of ids."""
+        places = torch.arange(ids.shape[1], device=ids.device)
+        hidden = self.norm(self.blocks(self.embed(ids) + self.positions(places)))
+        scores: Tensor = self.head(hidden if self.causal else hidden.mean(1))
+        return scores
+
+
+def next_token_loss(scores: Tensor, ids: Tensor) -> Tensor:
+    """The mean cross-entropy of each token but the first, given those before it.
+
+    >>> float(next_token_loss(torch.zeros(1, 3, 4), torch.tensor([[1, 2, 3]]))) == torch.log(
+    ...     torch.tensor(4.0)
+    ... )
+    tensor(True)
+    """
+    return nn.functional.cross_entropy(scores[:, :-1].flatten(0, 1), ids[:, 1:].flatten())
+
+
+class VariationalBottleneck(nn.Module):
+    """h ↦ D(μ + σ ⊙ ε) with (μ, s) = E(h), σ = softplus(s) and ε ~ N(0, I); E and D are linear.
+
+    In training mode ε comes from torch's global generator, as dropout does. In eval mode it is a
+    function of `seed` and of its shape, so that whoever has the model knows it; 0 without a seed.
+    """
+
+    def __init__(self, features: int, size: int, seed: int | None = 0) -> None:
+        super().__init__()
+        check_count(size, "size")
+        if seed is not None:
+            check_seed(seed, "noise_seed")
+        self.encoder = nn.Linear(features, 2 * size)
+        self.decoder = nn.Linear(size, features)
+        self.seed = seed
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        mean, spread = self.encoder(inputs).chunk(2, dim=-1)
+        decoded: Tensor = self.decoder(mean + softplus(spread) * self._noise(mean))
+        return decoded
+
+    def _noise(self, like: Tensor) -> Tensor:
+        if self.training:
+            return torch.randn_like(like)
+        if self.seed is None:
+            return torch.zeros_like(like)
+        drawn = np.random.default_rng(self.seed).standard_normal(tuple(like.shape))
+        return torch.from_numpy(drawn).to(like)  # not torch's: attacks call this inside of `vmap`
+
+
+def with_bottleneck(
+    model: nn.Module, size: int = 32, *, noise_seed: int | None = 0, seed: int = 0
+) -> nn.Module:
+    """A copy of a model with a variational bottleneck before its last linear layer.
+
+    After PRECODE (Scheliga, Mäder and Seeland 2022, arXiv:2108.04725), which changes the model and
+    not the message; so it is no defense that an audit lists, but a model to audit. The authors add
+    the divergence of N(μ, σ²) from N(0, I) to the loss, with a small weight: that is left out here.
+
+    Guarantee: none. The noise acts behind the layers that read the inputs, and an attacker attacks
+    the model as it is; the authors themselves break it by leaving out what comes behind the noise
+    (Scheliga et al. 2022, arXiv:2208.04767). In eval mode the attacker knows ε, the worst case. To
+    see what one reaches who does not, give it the copy with `noise_seed=None`, which has the same
+    weights and the mean of ε; freeze bottleneck and last layer in it to leave these out.
+
+    The seed is that of the bottleneck's initial weights, `noise_seed` that of ε in eval mode, where
+    ε = 0 if it is `None`.
+
+    >>> layers = nn.Sequential(nn.Linear(4, 6), nn.Tanh(), nn.Linear(6, 2)).eval()
+    >>> [name for name, _ in with_bottleneck(layers, size=3).named_parameters()][2:5]
+    ['2.0.encoder.weight', '2.0.encoder.bias', '2.0.decoder.weight']
+    """
+    check_kind(model, "model", nn.Module, "Use for example `build_model('simple-conv-net')`.")
+    check_seed(seed)
+    changed = deepcopy(model)
+    linear = [(n, m) for n, m in changed.named_modules() if isinstance(m, nn.Linear)]
+    if not linear or not linear[-1][0]:
+        expected = "have a linear layer inside, before which the bottleneck goes"
+        raise WrongValue("model", expected, f"none in {type(model).__name__}")
+    name, last = linear[-1]
+    with torch.random.fork_rng(devices=[]):
+        torch.default_generator.manual_seed(seed)
+        bottleneck = VariationalBottleneck(last.in_features, size, noise_seed)
+    parent, _, own = name.rpartition(".")
+    wrapped = nn.Sequential(bottleneck.to(last.weight), last)
+    setattr(changed.get_submodule(parent), own, wrapped.train(last.training))
+    return changed

@@ -11,15 +11,9 @@ from torch.nn import functional
 from gradveil._checks import Task, WrongValue, check_choice, check_labels, check_seed, task_of
 from gradveil._imports import AllowImports, imported, is_of_a_user
 from gradveil.catalog import MODELS, Spec
-from gradveil.messages import (
-    LossFunction,
-    check_loss,
-    described_outputs,
-    gradient_of,
-    outputs_of,
-)
+from gradveil.messages import LossFunction, check_loss, described_outputs, gradient_of, outputs_of
 
-from ._transformers import next_token_loss
+from ._networks import next_token_loss
 
 
 def class_scores_loss(scores: Tensor, labels: Tensor) -> Tensor:
@@ -51,11 +45,9 @@ def build_loss(
 ) -> LossFunction:
     """A loss of (outputs, targets), a mean over examples.
 
-    Args:
-        name: "bce", "cross-entropy", "mse", "next-token", or `"package.module:function"`.
-            Cross-entropy if `None`, where targets are labels; numbers do not tell which is meant.
-        task: What the targets are.
-        allow_imports: As for `build_model`.
+    By name, "bce", "cross-entropy", "mse" or "next-token", or `"package.module:function"`, as for
+    `build_model`. Cross-entropy if `None`, where targets are labels; numbers do not tell which is
+    meant.
 
     >>> import torch
     >>> float(build_loss("mse")(torch.ones(2, 1), torch.zeros(2)))
@@ -70,15 +62,16 @@ def build_loss(
             raise WrongValue("loss", "be given where targets are numbers", "none", advice)
         return functional.cross_entropy if task == "classification" else class_scores_loss
     if isinstance(name, str) and ":" in name:
-        wanted = "a Python function of yours"
-        own: LossFunction = imported(name, "loss", allow_imports, _is_function, wanted)
+        own: LossFunction = imported(
+            name,
+            "loss",
+            allow_imports,
+            lambda found: not isinstance(found, type) and is_of_a_user(found),
+            "a Python function of yours",
+        )
         return own
     check_choice(name, "loss", _LOSSES, ", or 'package.module:function' for your own")
     return _LOSSES[name]
-
-
-def _is_function(found: Any) -> bool:
-    return not isinstance(found, type) and is_of_a_user(found)
 
 
 def _like(outputs: Tensor, targets: Tensor) -> Tensor:
@@ -130,11 +123,7 @@ def build_model(
 
 
 def default_model(shape: Sequence[int]) -> str:
-    """The paper's model for images of its sizes, a small perceptron for everything else.
-
-    >>> default_model((1, 28, 28)), default_model((3, 32, 32)), default_model((6,))
-    ('simple-conv-net', 'conv-net', 'mlp')
-    """
+    """The paper's model for images of its sizes, a small perceptron for everything else."""
     if len(shape) != 3:
         return "mlp"
     return {(28, 28): "simple-conv-net", (32, 32): "conv-net"}.get((shape[1], shape[2]), "mlp")
@@ -152,9 +141,6 @@ def build_fitting_model(
 
     Options that the text gives, as in `conv-net(width=16)`, go before those that fit the data. A
     width that is left open is 16, for quick runs. Without a text it is the `default_model`.
-
-    >>> build_fitting_model("mlp", (6,), 3).layers[-1].out_features
-    3
     """
     text = default_model(shape) if text is None else text
     spec = Spec.parse(text, "model")
@@ -183,12 +169,6 @@ def count_outputs(model: nn.Module, loss_fn: LossFunction, inputs: Tensor, targe
 
     For class labels, one or several for each example, it is the number of classes that the model
     knows; for numbers, how many an example has. The inputs are those of the first targets.
-
-    >>> from torch.nn.functional import cross_entropy
-    >>> from gradveil.models import build_model
-    >>> model = build_model("mlp", sizes=[3, 4, 5])
-    >>> count_outputs(model, cross_entropy, torch.zeros(2, 3), torch.tensor([0, 1]))
-    5
     """
     few, task = targets[: len(inputs)], task_of(targets)
     message = gradient_of(inputs)(model, loss_fn, few)
