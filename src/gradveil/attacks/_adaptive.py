@@ -11,10 +11,9 @@ from gradveil.denoising import Denoiser
 from gradveil.theory import GaussianPrior
 
 from ._attack import FINISHED, Progress, Reconstruction
-from ._channel import LOOSENESS, Channel, depends_on_inputs, plan_channel
 from ._descent import SETTLED, Descent, Minimum, Point, consensus
 from ._inverting_gradients import InvertingGradients, between
-from ._matching import Evidence
+from ._matching import LOOSENESS, Channel, Evidence, depends_on_inputs, plan_channel
 from ._observation import check_known
 from ._plan_reader import PlanReader, plan_can_be_read
 from ._priors import Denoised, Energy, TotalVariation, energy_of
@@ -80,7 +79,12 @@ class Adaptive(LabelledSearch):
         progress = self.progress or self.unaware.progress
         unaware = replace(self.unaware, time_budget=run.watch.left(), progress=progress)
         warm = unaware(seen, run.generator)
-        return warm if warm.status != FINISHED else self._read(run, self._likeliest(run, warm))
+        result = warm if warm.status != FINISHED else self._likeliest(run, warm)
+        if result.status != FINISHED or not plan_can_be_read(seen):
+            return result
+        if run.misfit(result.inputs) < 0.5:  # noise has less than half of the message's power
+            return result
+        return PlanReader(time_budget=run.watch.left()).improve(run, result)
 
     def _likeliest(self, run: Run, warm: Reconstruction) -> Reconstruction:
         """Plan, search from noise, plan again, then bring all candidates to the end."""
@@ -98,17 +102,6 @@ class Adaptive(LabelledSearch):
         polished = posterior.descend(candidates, 0.25, 0.1)
         end = posterior.agreed(polished, posterior.finish(polished), warm.inputs)
         return Reconstruction(end.inputs, run.labels, end.cost, end.status)
-
-    def _read(self, run: Run, result: Reconstruction) -> Reconstruction:
-        """The result, or what the noise levels show if that is more likely.
-
-        They are read where noise has at least half of the message's power.
-        """
-        if result.status != FINISHED or not plan_can_be_read(run.observation):
-            return result
-        if run.misfit(result.inputs) < 0.5:
-            return result
-        return PlanReader(time_budget=run.watch.left()).improve(run, result)
 
     def configured(
         self,

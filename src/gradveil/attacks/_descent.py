@@ -9,9 +9,8 @@ import torch
 from torch import Tensor
 from torch.func import grad_and_value, vmap
 
-from gradveil._random import normal_like
 from gradveil._tensors import flatten
-from gradveil.messages import GradientMessage
+from gradveil.messages import trainable_parameters
 from gradveil.scoring import match
 
 from ._attack import FINISHED, INTERRUPTED, TIME_BUDGET, Progress
@@ -253,35 +252,16 @@ def _evaluator(cost: Cost) -> Callable[..., tuple[Tensor, Tensor]]:
     return evaluate
 
 
-def message_of(observation: Observation) -> Callable[[Tensor, Tensor], Tensor]:
-    """(inputs, labels) to the message that they would make, all entries in one row."""
-    parts = parts_of(observation)
-    return lambda inputs, labels: torch.cat([part.reshape(-1) for part in parts(inputs, labels)])
-
-
-def parts_of(observation: Observation) -> Callable[[Tensor, Tensor], tuple[Tensor, ...]]:
-    """The same tensor by tensor. Of a plain gradient only targets change: it is checked once."""
-    first = observation.message(torch.zeros(observation.batch_size))
-    fixed = first if type(first) is GradientMessage else None
-
-    def parts(inputs: Tensor, labels: Tensor) -> tuple[Tensor, ...]:
-        message = observation.message(labels) if fixed is None else fixed.of(labels)
-        return tuple(message(inputs).values())
-
-    return parts
+def message_of(observation: Observation, labels: Tensor) -> Callable[[Tensor], Tensor]:
+    """From inputs to the message that they would make with these labels, in one row."""
+    message = observation.message(labels)
+    return lambda inputs: flatten(message(inputs))
 
 
 def sent_row(observation: Observation) -> Tensor:
     """What was sent, in the order of the message's names."""
-    names = observation.message(torch.zeros(observation.batch_size)).parameters  # type: ignore[attr-defined]
+    names = trainable_parameters(observation.model)
     return flatten({name: observation.sent[name] for name in names})
-
-
-def noise_start(observation: Observation, count: int, generator: torch.Generator) -> Tensor:
-    """`count` candidates drawn from N(0, I), in the dtype and on the device of what was sent."""
-    like = next(iter(observation.sent.values()))
-    blank = like.new_empty(count, observation.batch_size, *observation.input_shape)
-    return normal_like(blank, generator)
 
 
 def consensus(seeds: Tensor, labels: Tensor) -> Tensor:

@@ -11,12 +11,11 @@ from torch.nn.functional import one_hot
 from gradveil._checks import WrongValue, first_line
 from gradveil._random import generator_or_fresh, named_stream, normal_like
 from gradveil._tensors import relative_misfit
-from gradveil.messages import FunctionalLoss
 
 from ._attack import FINISHED, Reconstruction, Search
 from ._descent import Watch, clamp, message_of, minimise_lbfgs
 from ._labels import recover_labels
-from ._model_layers import random_inputs
+from ._model_layers import loss_of, random_inputs
 from ._observation import Observation, check_observation
 
 GRANT = "Grant the targets: `ThreatModel(labels='known')`."
@@ -65,7 +64,7 @@ def soft_targets(observation: Observation) -> SoftTargets:
     slope, found = soft.blank, "that its derivative is 0"
     with torch.enable_grad():
         try:
-            values = message_of(observation)(inputs, soft.relaxed(variables))
+            values = message_of(observation, soft.relaxed(variables))(inputs)
             (slope,) = torch.autograd.grad(
                 values.square().sum(), variables, allow_unused=True, materialize_grads=True
             )
@@ -81,7 +80,7 @@ def _distributions(
     observation: Observation, shape: tuple[int, ...], generator: torch.Generator
 ) -> SoftTargets:
     """Probabilities in a layout in which the loss takes them: classes second, or last."""
-    loss = FunctionalLoss(observation.model, observation.loss_fn, seed=0)
+    loss = loss_of(observation)
     with torch.no_grad():
         inputs = random_inputs(observation, observation.batch_size, generator)
         outputs: Any = loss.outputs(loss.parameters, inputs)

@@ -1,23 +1,35 @@
-"""The attacker that is Bayes-optimal over a finite set of candidates."""
+"""The attacker that is Bayes-optimal over candidates, and the bound that its trials give."""
 
 import math
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from copy import deepcopy
+from dataclasses import dataclass, replace
+from functools import partial
 from itertools import islice
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from gradveil._batches import check_labels, check_pair, check_targets
-from gradveil._checks import WrongValue, check_inputs
-from gradveil._random import generator_or_fresh
-from gradveil._typing import Tensors
-from gradveil.defenses import Defended
-from gradveil.messages import gradient_of, values_of
+from gradveil._batches import (
+    check_classes,
+    check_examples,
+    check_labels,
+    check_pair,
+    check_targets,
+    task_of,
+)
+from gradveil._checks import WrongValue, check_count, check_flag, check_inputs, check_kind
+from gradveil._random import generator_or_fresh, named_stream
+from gradveil.defenses import Defended, Defense
+from gradveil.messages import LocalSteps, LossFunction, gradient_of, values_of
+from gradveil.scoring import Interval, bootstrap_interval, share_interval
 
 from ._likelihood import Doubt, doubt_between, log_likelihoods, same_noise
-from ._observation import Observation, check_known, check_observation
+from ._observation import Observation, ThreatModel, check_known, check_observation, observe
+
+Examples = tuple[Tensor, Tensor]
+"""Inputs and targets."""
 
 
 @dataclass(frozen=True)
@@ -118,8 +130,8 @@ class Identify:
     1
     """
 
-    candidates: tuple[Tensor, Tensor]
-    rest: tuple[Tensor, Tensor] | None = None
+    candidates: Examples
+    rest: Examples | None = None
 
     def __post_init__(self) -> None:
         inputs, targets = check_pair(self.candidates, "candidates")
@@ -162,18 +174,12 @@ class Identify:
             table = self._known(observations)
         return [Identification(row, inputs) for row in table]
 
-    def batch(self, index: int) -> tuple[Tensor, Tensor]:
+    def batch(self, index: int) -> Examples:
         """The whole batch with this candidate at its first place."""
         inputs, targets = (each[index : index + 1] for each in self.candidates)
         if self.rest is None:
             return inputs, targets
         return torch.cat([inputs, self.rest[0]]), torch.cat([targets, self.rest[1]])
-
-    def values(self, observation: Observation) -> Iterator[Tensors]:
-        """The undefended message with each candidate, one after the other."""
-        for index in range(len(self.candidates[0])):
-            inputs, targets = self.batch(index)
-            yield values_of(observation.message(targets), inputs)
 
     def _known(self, observations: Sequence[Observation]) -> Tensor:
         """log p(sent | candidate), a row for each observation and a column for each candidate.
@@ -188,7 +194,8 @@ class Identify:
                 plans.append((seen.mechanism, rows))
             rows.append(row)
         count = max(1, NUMBERS // sum(value.numel() for value in sent[0].values()))
-        each = self.values(observations[0])
+        batches = map(self.batch, range(len(self.candidates[0])))
+        each = (values_of(observations[0].message(targets), inputs) for inputs, targets in batches)
         while values := list(islice(each, count)):
             columns.append(torch.empty(len(sent), len(values), dtype=torch.float64))
             for plan, rows in plans:
@@ -199,7 +206,7 @@ class Identify:
         """The same with the plan that each candidate leads to, by the attacker's own probes."""
         first, count = observations[0], len(self.candidates[0])
         check_known(first)
-        defense = first.defense
+        defense, sent = first.defense, [seen.sent for seen in observations]
         assert defense is not None
 
         def defended(index: int) -> Defended:
@@ -214,9 +221,262 @@ class Identify:
             doubts.append(doubt_between(one.mechanism, other.mechanism, one.values))
             if not doubts[0].levels_differ:
                 break
-        doubt, columns = Doubt.mean(doubts), list[Tensor]()
-        for index in range(count):
-            step = planned.get(index) or defended(index)
-            sent = [seen.sent for seen in observations]
-            columns.append(log_likelihoods(step.mechanism, [step.values], sent, doubt).cpu())
+        doubt, steps = Doubt.mean(doubts), (planned.get(k) or defended(k) for k in range(count))
+        columns = [log_likelihoods(s.mechanism, [s.values], sent, doubt).cpu() for s in steps]
         return torch.cat(columns, 1)
+
+
+TREND = (8, 32, 128, 256)
+"""Numbers of candidates of the trend, as far as they are below the one asked for."""
+
+FEWER = "Ask for fewer candidates, or use one_class=False."
+
+PLANS_ANEW = (
+    "the plan is made from the private batch with random probes, so the likelihood of what was"
+    " sent is an estimate, and an attacker who computes it better has a smaller error"
+)
+
+
+class Draw(NamedTuple):
+    """Examples for some trials, by their numbers."""
+
+    candidates: Tensor
+    places: list[int]
+    """Where the truth of each trial is among the candidates."""
+    rest: Tensor
+    """Of the batch."""
+
+
+class Population(NamedTuple):
+    """Examples to draw from, and what the draws should be like."""
+
+    inputs: Tensor
+    targets: Tensor
+    candidates: int
+    batch_size: int
+    one_class: bool
+
+    def at(self, numbers: Tensor) -> Examples:
+        """The examples of these numbers."""
+        numbers = numbers.to(self.inputs.device)
+        return self.inputs[numbers], self.targets[numbers]
+
+    def batch(self, draw: Draw, trial: int) -> Examples:
+        """The client's batch, with the truth at its first place."""
+        truth = draw.candidates[draw.places[trial]]
+        return self.at(torch.cat([truth[None], draw.rest]))
+
+    def draw(self, count: int, generator: torch.Generator) -> Draw:
+        """Candidates, truths and the rest of the batch, no example in two of these roles."""
+        needed, others = self.candidates, self.batch_size - 1
+        order = torch.randperm(len(self.inputs), generator=generator)
+        labels, pool = self.targets.cpu()[order], order
+        if self.one_class:
+            # that of a random example whose class has enough: means over draws are means over data
+            counts = torch.bincount(labels)
+            enough = (counts[labels] >= needed).nonzero().flatten()
+            if not len(enough):
+                expected = f"hold at least {needed} examples of one class"
+                raise WrongValue("examples", expected, f"at most {int(counts.max())}", FEWER)
+            place = torch.randint(len(enough), (1,), generator=generator, device=generator.device)
+            pool = order[labels == labels[enough[int(place)]]]
+        chosen = pool[:needed]
+        rest = order[~torch.isin(order, chosen)][:others]
+        if len(chosen) < needed or len(rest) < others:
+            expected = f"hold at least {needed + others} examples, candidates and rest of the batch"
+            raise WrongValue("examples", expected, str(len(order)), FEWER)
+        picked = torch.randint(needed, (count,), generator=generator, device=generator.device)
+        return Draw(chosen, picked.tolist(), rest)
+
+
+@dataclass(frozen=True)
+class Trial:
+    """One message and what the attacker made of it."""
+
+    draw: int
+    """Trials of one draw share their candidates and the rest of the batch."""
+    rank: float
+    """Of the truth."""
+    is_first: bool
+    """Whether the most likely candidate was the truth."""
+    bits: float
+    """log₂ N minus the entropy of the posterior."""
+    error: float
+    """The mean squared error per entry of the posterior's mean, in the units of the inputs."""
+    prior_error: float
+    """That of the mean of the candidates, the guess without a message."""
+
+
+@dataclass(frozen=True)
+class IdentificationReport:
+    """Rates and means with 95 % intervals.
+
+    Where there is no `reason`, no attacker's mean squared error over the data is below `error`, and
+    none is right more often than `rate`. Place by place: after the examples of a batch were matched
+    to the truth errors may be smaller.
+    """
+
+    candidates: int
+    """N, how many there were to choose from."""
+    trials: tuple[Trial, ...]
+    batch_size: int = 1
+    one_class: bool = True
+    """Whether the attacker knows the label: all candidates have it."""
+    reason: str = ""
+    """Why `error` is an estimate and no bound; empty where it is one."""
+    fewer: "tuple[IdentificationReport, ...]" = ()
+    """Of the same trials with fewer candidates."""
+
+    @property
+    def trend(self) -> "tuple[IdentificationReport, ...]":
+        """For fewer candidates and for N: the error grows with N in the mean."""
+        return (*self.fewer, self)
+
+    @property
+    def rate(self) -> Interval:
+        """How often the most likely candidate is the truth, with its Clopper-Pearson interval.
+
+        Where trials share a draw they are not independent: the interval then also holds that of
+        the draws' rates. With few draws (say three) it may still be too narrow.
+        """
+        firsts = [trial.is_first for trial in self.trials]
+        found = share_interval(sum(firsts), len(firsts))
+        if len({trial.draw for trial in self.trials}) == len(self.trials):
+            return found
+        drawn = self._interval(firsts, 1.0)
+        return replace(found, low=min(found.low, drawn.low), high=max(found.high, drawn.high))
+
+    @property
+    def bits(self) -> Interval:
+        """What a message tells in the mean: log₂ N minus the mean entropy of the posterior."""
+        return self._interval([trial.bits for trial in self.trials], math.log2(self.candidates))
+
+    @property
+    def error(self) -> Interval:
+        """The mean squared error per entry of the posterior's mean, in the units of the inputs.
+
+        Where nearly all are told apart it is a mean of few large terms: the interval's upper end is
+        then too low, more often than in one of 40 cases; bounds rest on its lower end.
+        """
+        return self._interval([trial.error for trial in self.trials])
+
+    @property
+    def prior_error(self) -> Interval:
+        """Without a message: the most that the bound can say with N candidates."""
+        return self._interval([trial.prior_error for trial in self.trials])
+
+    def _interval(self, numbers: Sequence[float], most: float = torch.inf) -> Interval:
+        """Draws outside, trials inside: those of one draw are not independent."""
+        draws = torch.tensor([trial.draw for trial in self.trials])
+        values = torch.tensor(numbers, dtype=torch.float64)
+        groups = [values[draws == draw] for draw in draws.unique()]
+        nested = values if len(groups) == len(values) else groups
+        found = bootstrap_interval(nested, generator=named_stream("identification"))
+        return replace(found, low=max(0.0, found.low), high=min(most, found.high))
+
+
+def identify_trials(
+    model: nn.Module,
+    loss_fn: LossFunction,
+    examples: Examples,
+    defense: Defense,
+    *,
+    num_classes: int,
+    candidates: int = 60,
+    batch_size: int = 1,
+    trials: int = 20,
+    per_draw: int = 1,
+    one_class: bool = True,
+    local: LocalSteps | None = None,
+    generator: torch.Generator | None = None,
+) -> IdentificationReport:
+    """How well an attacker tells the true example from others of the same population.
+
+    Each draw takes candidates and the rest of a batch from the examples, without repetition. In
+    each of its trials a client sends a batch with one candidate in it, and `Identify` says which.
+    All draws are made first: with one seed several defenses meet the same examples.
+
+    It is also a lower bound on every attacker's error that needs no model of the data. An attacker
+    who is told a set S of N examples, the truth and N - 1 others of the same population, in any
+    order, and the rest r of the batch, can ignore both. So for every estimate x̂ from what was
+    sent, y,
+
+        E‖x̂(y) - x‖² ≥ E‖E[x | y, S, r] - x‖²,
+
+    and the right-hand side can be computed: given S the prior is uniform, and p(y | x, r) is the
+    mechanism's likelihood. Nor does any attacker pick the truth out of N more often. It is a mean
+    over data, which the trials estimate; see the interval. Larger N are closer to what an attacker
+    without candidates can do, and never above it. Where the likelihood is an estimate (a plan from
+    the private batch), the report says so in `reason`.
+
+    What `observe` takes, too, is as there.
+
+    Args:
+        examples: Inputs and targets to draw from, an independent sample of the population; inputs
+            may be the ids of tokens.
+        defense: What the client does to its message; the attacker knows it with its settings.
+        candidates: N, how many there are to choose from.
+        trials: How many messages in all.
+        per_draw: Trials that share candidates and rest. Where the plan depends on the batch, the
+            attacker plans once for each candidate and draw.
+        one_class: Whether all candidates of a draw have the same label, which the attacker knows.
+            Classes with fewer than N examples are left out of the mean over the data.
+
+    >>> generator = torch.Generator().manual_seed(0)
+    >>> examples = torch.rand(40, 3, generator=generator), torch.zeros(40, dtype=torch.int64)
+    >>> report = identify_trials(
+    ...     build_model("mlp", sizes=[3, 4, 2]), cross_entropy, examples, NoDefense(),
+    ...     num_classes=2, candidates=8, trials=4, generator=generator,
+    ... )
+    >>> report.rate.mean, report.reason
+    (1.0, '')
+    """
+    counts = (candidates, batch_size, trials, per_draw)
+    for value, name in zip(counts, ("candidates", "batch_size", "trials", "per_draw"), strict=True):
+        check_count(value, name)
+    check_kind(defense, "defense", Defense, "Use for example `NoDefense()`.")
+    check_classes(num_classes)
+    check_flag(one_class, "one_class")
+    tokens = gradient_of(check_pair(examples, "examples")[0]).takes_tokens
+    inputs, targets = check_examples(examples, "examples", num_classes, tokens=tokens)
+    if one_class and (task := task_of(targets)) != "classification":
+        expected = "be False where targets are not one class label for each example"
+        raise WrongValue("one_class", expected, f"True with targets that are {task}")
+    population = Population(inputs, targets, candidates, batch_size, one_class)
+    generator = generator_or_fresh(generator)
+    starts = range(0, trials, per_draw)
+    draws = [population.draw(min(per_draw, trials - start), generator) for start in starts]
+    done: dict[int, list[Trial]] = {n: [] for n in (*TREND, candidates) if n <= candidates}
+    client = partial(
+        observe, model, loss_fn, threat=ThreatModel(mechanism="known"), num_classes=num_classes,
+        local=local, generator=generator,
+    )  # fmt: skip
+    for number, draw in enumerate(draws):
+        batches = (population.batch(draw, trial) for trial in range(len(draw.places)))
+        messages = [client(batch, deepcopy(defense)) for batch in batches]
+        known = population.at(draw.rest) if batch_size > 1 else None
+        found = Identify(population.at(draw.candidates), known).many(messages, generator)
+        for size, judged in done.items():
+            judged += [_judged(number, *one, size) for one in zip(found, draw.places, strict=True)]
+    reason = PLANS_ANEW if defense.about.varies else ""
+    *fewer, whole = (
+        IdentificationReport(size, tuple(judged), batch_size, one_class, reason)
+        for size, judged in done.items()
+    )
+    return replace(whole, fewer=tuple(fewer))
+
+
+def _judged(number: int, found: Identification, place: int, size: int) -> Trial:
+    """One trial's result among the truth and the first `size` - 1 other candidates."""
+    if size < len(found.inputs):
+        some = torch.tensor([place, *(k for k in range(size) if k != place)][:size])
+        found, place = Identification(found.log_likelihoods[some], found.inputs[some]), 0
+    truth, blind = found.inputs[place], torch.zeros_like(found.log_likelihoods)
+    return Trial(
+        draw=number,
+        rank=found.rank(place),
+        is_first=found.best == place,
+        bits=found.bits,
+        error=found.error(truth),
+        prior_error=replace(found, log_likelihoods=blind).error(truth),
+    )

@@ -158,7 +158,21 @@ class Observation:
         if self.local is not None:
             check_kind(self.local, "local", LocalSteps, "Use `LocalSteps(lr=0.1, steps=2)`.")
         check_choice(self.task, "task", TASKS)
-        self._check_labels()
+        labels, counts = self.labels, self.label_counts
+        if labels is not None and self.task != "classification":
+            check_targets(labels, self.batch_size, "labels")
+        elif labels is not None:
+            check_labels(labels, "labels")
+            if labels.shape[:1] != (self.batch_size,):
+                expected = f"hold {self.batch_size} labels, one for each example"
+                raise WrongValue("labels", expected, f"`labels.shape = {tuple(labels.shape)}`")
+        if counts is not None:
+            check_labels(counts, "label_counts")
+            total = (self.num_classes, self.batch_size)
+            if (*counts.shape, int(counts.sum())) != total:
+                expected = "hold {} counts that add up to the batch size {}".format(*total)
+                found = f"shape {tuple(counts.shape)} and sum {int(counts.sum())}"
+                raise WrongValue("label_counts", expected, found)
 
     def message(self, targets: Any) -> Message:
         """What these targets would make before noise, as a function of the inputs.
@@ -175,21 +189,6 @@ class Observation:
         if self.local is None:
             return GradientMessage(self.model, self.loss_fn, targets)
         return self.local.message(self.model, self.loss_fn, targets)
-
-    def _check_labels(self) -> None:
-        for name, given in (("labels", self.labels), ("label_counts", self.label_counts)):
-            if given is not None and (self.task == "classification" or name == "label_counts"):
-                check_labels(given, name)
-            elif given is not None:
-                check_targets(given, self.batch_size, name)
-        if self.labels is not None and self.labels.shape[:1] != (self.batch_size,):
-            expected = f"hold {self.batch_size} labels, one for each example"
-            raise WrongValue("labels", expected, f"`labels.shape = {tuple(self.labels.shape)}`")
-        counts, total = self.label_counts, (self.num_classes, self.batch_size)
-        if counts is not None and (*counts.shape, int(counts.sum())) != total:
-            expected = "hold {} counts that add up to the batch size {}".format(*total)
-            found = f"shape {tuple(counts.shape)} and sum {int(counts.sum())}"
-            raise WrongValue("label_counts", expected, found)
 
 
 def check_observation(observation: object, *, tokens: bool = False) -> None:

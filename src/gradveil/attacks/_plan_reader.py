@@ -16,8 +16,8 @@ from gradveil.mechanisms import Mechanism
 from gradveil.sensitivity import Moments, draw_probes
 
 from ._attack import Reconstruction
-from ._channel import estimator_for
 from ._descent import Cost, Descent, Point, Watch, sent_row
+from ._matching import estimator_for
 from ._model_layers import features_of, linear_calls, random_inputs
 from ._observation import Observation, check_known
 from ._priors import TotalVariation
@@ -98,9 +98,8 @@ def read_pixels(columns: Columns, low: Tensor, high: Tensor) -> Tensor:
         share = place - below
         return table.gather(1, below) * (1 - share) + table.gather(1, below + 1) * share
 
-    costs = max(
-        map(costs_of, factors), key=lambda costs: float((shares.log() - costs).logsumexp(1).sum())
-    )
+    tables, prior = map(costs_of, factors), shares.log()
+    costs = max(tables, key=lambda costs: float((prior - costs).logsumexp(1).sum()))
     expected = shares
     for _ in range(40):
         posterior = (shares.log() - costs).softmax(1)
@@ -199,8 +198,8 @@ def plan_can_be_read(observation: Observation) -> bool:
     defense = observation.defense
     if defense is None or observation.mechanism is not None or not defense.about.private:
         return False
-    noise = defense.about.needs.sensitivities and defense.about.family == "noise"
-    return noise and defense.granularity == "parameter"
+    about, per_entry = defense.about, defense.granularity == "parameter"
+    return about.needs.sensitivities and about.family == "noise" and per_entry
 
 
 def read_image(run: Run, steps: int) -> Tensor | None:

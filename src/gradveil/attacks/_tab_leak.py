@@ -10,9 +10,8 @@ from gradveil._checks import WrongValue
 from gradveil.data import TableLayout
 
 from ._attack import FINISHED, Reconstruction
-from ._channel import final_evidence
 from ._descent import Descent, Minimum, minimise, order_like
-from ._matching import cosine_distance
+from ._matching import cosine_distance, final_evidence
 from ._targets import LabelledSearch, Run
 
 

@@ -7,22 +7,11 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from gradveil._random import generator_or_fresh
+from gradveil._random import generator_or_fresh, normal_like
 from gradveil._tensors import relative_misfit
 
 from ._attack import Progress, Reconstruction, Search
-from ._descent import (
-    Cost,
-    Descent,
-    Minimum,
-    Watch,
-    clamp,
-    message_of,
-    minimise,
-    noise_start,
-    parts_of,
-    sent_row,
-)
+from ._descent import Cost, Descent, Minimum, Watch, clamp, message_of, minimise, sent_row
 from ._dlg import DLG
 from ._labels import recover_labels
 from ._model_layers import random_inputs
@@ -57,18 +46,19 @@ class Run:
     @property
     def parts(self) -> Callable[[Tensor], tuple[Tensor, ...]]:
         """From inputs to the tensors of the message, in the order of `sent`."""
-        parts = parts_of(self.observation)
-        return lambda inputs: parts(inputs, self.labels)
+        message = self.observation.message(self.labels)
+        return lambda inputs: tuple(message(inputs).values())
 
     @property
     def message(self) -> Callable[[Tensor], Tensor]:
         """From inputs to the message in one row."""
-        message = message_of(self.observation)
-        return lambda inputs: message(inputs, self.labels)
+        return message_of(self.observation, self.labels)
 
     def noise(self, count: int) -> Tensor:
-        """So many batches from N(0, I)."""
-        return noise_start(self.observation, count, self.generator)
+        """So many batches from N(0, I), in the dtype and on the device of what was sent."""
+        seen, like = self.observation, next(iter(self.observation.sent.values()))
+        blank = like.new_empty(count, seen.batch_size, *seen.input_shape)
+        return normal_like(blank, self.generator)
 
     def blank(self, status: str) -> Reconstruction:
         """Noise, for where an attack ended before it found anything."""
@@ -114,7 +104,7 @@ class LabelledSearch(Search):
 def message_misfit(observation: Observation, inputs: Tensor, labels: Tensor) -> float:
     """‖g(inputs) - sent‖² / ‖sent‖²."""
     with torch.no_grad():
-        message = message_of(observation)(inputs, labels)
+        message = message_of(observation, labels)(inputs)
         return float(relative_misfit(message, sent_row(observation)))
 
 

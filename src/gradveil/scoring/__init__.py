@@ -7,7 +7,6 @@
 0.01
 """
 
-from ._found import PieceScores, score_table, score_tokens
 from ._intervals import (
     MARGIN,
     AgainstGuess,
@@ -18,7 +17,15 @@ from ._intervals import (
     gain_over_guess,
     share_interval,
 )
-from ._scores import Scores, match, psnr, score, structural_similarity
+from ._scores import (
+    PieceScores,
+    Scores,
+    match,
+    score,
+    score_table,
+    score_tokens,
+    structural_similarity,
+)
 
 # What `__all__` does not list is for our own packages.
 __all__ = [
