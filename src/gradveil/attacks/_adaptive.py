@@ -33,16 +33,14 @@ class Adaptive(LabelledSearch):
 
     The intervals open gradually. The unaware attack's own result and starts from noise go through
     the same last stages, and the most likely one wins. Where even that one leaves a part of the
-    message unexplained, all are wrong, each in its own way, and the mean of the likely ones, images
-    of equal labels matched first, is nearer to the truth than any. A descent goes on from that
-    mean; if its end explains the message it is returned, else the point half way. Where the plan
-    was made at the attacker's estimate the unaware result as it was counts, too, for that may have
-    led the others astray.
+    message unexplained, the mean of the likely ones, images of equal labels matched first, is
+    nearer to the truth than any. A descent goes on from that mean; if its end explains the message
+    it is returned, else the point half way. Where the plan was made at the attacker's estimate the
+    unaware result as it was counts, too, for that may have led the others astray.
 
     Args:
         unaware: The attack whose result is the warm start; its steps and rate are used, too.
-        prior: `TotalVariation`, the theory's `GaussianPrior`, a `gradveil.denoising.Denoiser`
-            (learned from public examples), or `None` (flat).
+        prior: `None` is flat.
         restarts: How many starts from N(0, I) beside the warm one.
         finish: The second-order steps at the end.
 
@@ -70,7 +68,6 @@ class Adaptive(LabelledSearch):
             check_kind(self.finish, "finish", Finish, "Use `Finish()`.")
 
     def search(self, run: Run) -> Reconstruction:
-        """The most likely batch; the defense or the mechanism must be known."""
         seen = run.observation
         check_known(seen)
         defense = seen.defense and seen.defense.seen_in(seen.sent)
@@ -148,10 +145,10 @@ class _Posterior:
         size = seen.batch_size * math.prod(seen.input_shape)
         return self.channel.evidence(opening, between(LOOSE, LOOSENESS, progress), size)
 
+    @torch.no_grad()
     def values(self, inputs: Tensor) -> Tensor:
         """The message, not differentiated."""
-        with torch.no_grad():
-            return self.run.message(inputs)
+        return self.run.message(inputs)
 
     def is_solved_by(self, result: Reconstruction) -> bool:
         """Whether nothing was hidden and the unaware attack has it all: a prior would only hurt."""
@@ -165,7 +162,6 @@ class _Posterior:
         return self.channel.unexplained(self.evidence(), self.values(inputs))
 
     def costs(self, candidates: Tensor) -> Tensor:
-        """Of each candidate, by the final evidence."""
         evidence, energy = self.evidence(), self.energy
         found = [evidence.misfit(self.values(x)) + energy(x) for x in candidates]
         return torch.stack(found).detach()

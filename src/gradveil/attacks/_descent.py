@@ -31,7 +31,6 @@ class Descent:
     """How to descend: the update rule, its rate, and how long.
 
     Args:
-        lr: The rate of the first update.
         method: "signed-adam" (Adam on the signs of the gradient) or "adam".
         decay: "steps" (× 0.1 after 3/8, 5/8 and 7/8 of the steps), "cosine" or "none".
         settled: From this share of the steps on iterates compete by their own costs. Before it,
@@ -73,7 +72,6 @@ class Minimum:
 
     @property
     def best(self) -> Point:
-        """The candidate of the least cost."""
         place = self.costs.argmin()
         return Point(self.inputs[place], float(self.costs[place]), self.status)
 
@@ -97,7 +95,6 @@ class Watch:
         return max(0.0, self._start + self._budget - time.monotonic())
 
     def is_over(self) -> bool:
-        """Whether the budget is spent."""
         return self.left() == 0.0
 
     def share(self) -> float:

@@ -53,7 +53,6 @@ class GradInversion(LabelledSearch):
     rounds: int = 16
 
     def search(self, run: Run) -> Reconstruction:
-        """The best of all seeds and of their mean."""
         cost, now = self._cost(run), run.noise(self.seeds)
         whole, steps = Descent(self.steps, self.lr), max(1, round(self.steps / self.rounds))
         for number in range(self.rounds):

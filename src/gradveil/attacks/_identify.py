@@ -34,14 +34,7 @@ Examples = tuple[Tensor, Tensor]
 
 @dataclass(frozen=True)
 class Identification:
-    """The posterior over the candidates, from a uniform prior.
-
-    >>> found = Identification(torch.tensor([0.0, math.log(3.0)]), torch.tensor([[0.0], [1.0]]))
-    >>> found.posterior, found.best, found.rank(0)
-    (tensor([0.2500, 0.7500]), 1, 2.0)
-    >>> found.mean
-    tensor([0.7500])
-    """
+    """The posterior over the candidates, from a uniform prior."""
 
     log_likelihoods: Tensor
     """log p(sent | candidate), one for each."""
@@ -50,7 +43,6 @@ class Identification:
 
     @property
     def posterior(self) -> Tensor:
-        """p(candidate | sent)."""
         return self.log_likelihoods.softmax(0)
 
     @property
@@ -65,12 +57,7 @@ class Identification:
         return torch.einsum("k,k...->...", weights, self.inputs)
 
     def error(self, truth: Tensor) -> float:
-        """The squared error of the mean, per entry; of tokens the share that is wrong, on average.
-
-        >>> ids = Identification(torch.zeros(2), torch.tensor([[1, 2], [1, 3]]))
-        >>> ids.error(torch.tensor([1, 3]))
-        0.25
-        """
+        """The squared error of the mean, per entry; of tokens the mean share of wrong ones."""
         if self.inputs.is_floating_point():
             return float((self.mean - truth).double().square().mean())
         wrong = (self.inputs != truth).flatten(1).double().mean(1)
@@ -84,10 +71,6 @@ class Identification:
 
     def rank(self, truth: int) -> float:
         """The place of the true candidate, 1 if it is the most likely; equal ones share theirs."""
-        if not 0 <= truth < len(self.log_likelihoods):
-            expected = f"be the index of a candidate, below {len(self.log_likelihoods)}"
-            advice = "Where the truth is no candidate, it has no rank; use `mean` and `bits`."
-            raise WrongValue("truth", expected, str(truth), advice, assigned=True)
         others, own = self.log_likelihoods, self.log_likelihoods[truth]
         return 0.5 + int((others > own).sum()) + int((others == own).sum()) / 2
 
@@ -238,13 +221,12 @@ PLANS_ANEW = (
 
 
 class Draw(NamedTuple):
-    """Examples for some trials, by their numbers."""
+    """Examples for some trials, by their numbers: the candidates, and the rest of the batch."""
 
     candidates: Tensor
     places: list[int]
     """Where the truth of each trial is among the candidates."""
     rest: Tensor
-    """Of the batch."""
 
 
 class Population(NamedTuple):

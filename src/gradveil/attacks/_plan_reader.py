@@ -263,7 +263,6 @@ class PlanReader(LabelledSearch):
     """Steps on the likelihood with the levels as a function of the candidate."""
 
     def search(self, run: Run) -> Reconstruction:
-        """The most likely end; the defense or the mechanism must be known."""
         check_known(run.observation)
         drawn, image = run.clamp(run.noise(1)[0]), read_image(run, self.steps)
         return self._best(run, [drawn] if image is None else [image, drawn])

@@ -109,9 +109,8 @@ class Regress(LabelledSearch):
     def search(self, run: Run) -> Reconstruction:
         """The estimate; the middle of the range where the samples teach nothing."""
         inputs, count = self.estimate(run, run.generator, run.watch)
-        own = run.misfit(inputs)
         status = TIME_BUDGET if count < self.samples else FINISHED
-        return Reconstruction(inputs, run.labels, own, status)
+        return Reconstruction(inputs, run.labels, run.misfit(inputs), status)
 
     def estimate(self, run: Run, generator: torch.Generator, watch: Watch) -> tuple[Tensor, int]:
         """The inputs, and from how many samples: as many as the time allows, at least 16.

@@ -48,7 +48,6 @@ class TabLeak(LabelledSearch):
     lr: float = 0.06
 
     def search(self, run: Run) -> Reconstruction:
-        """The median over starts."""
         observation, labels, layout = run.observation, run.labels, run.observation.layout
         start = run.noise(self.starts)
         if layout is None:
@@ -56,13 +55,11 @@ class TabLeak(LabelledSearch):
             advice = "Give `observe` the `layout` of the data."
             raise WrongValue("observation", expected, "`layout = None`", advice)
         layout.check(start[0], "observation.input_shape")
-        sent, message, parts = run.sent, run.message, run.parts
+        sent, message, parts, told = run.sent, run.message, run.parts, self.progress
 
         def descend(cost: Callable[[Tensor], Tensor], start: Tensor, lr: float) -> Minimum:
             descent = Descent(self.steps, lr, "adam", "cosine", time_budget=run.watch.left())
-            return minimise(
-                lambda z, _: cost(layout.relax(z)), start, descent, progress=self.progress
-            )
+            return minimise(lambda z, _: cost(layout.relax(z)), start, descent, progress=told)
 
         found = descend(lambda x: cosine_distance(parts(x), sent), start, self.lr)
         known = observation.defense is not None or observation.mechanism is not None

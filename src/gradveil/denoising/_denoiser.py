@@ -74,7 +74,6 @@ class Denoiser:
         Args:
             samples: Examples first. Keep some back: only on others its error means anything.
             labels: A class for each sample. It then denoises with or without being told the class.
-            generator: Of weights, batches, levels and noise: equal seeds give equal denoisers.
         """
         check_samples(samples, labels)
         check_count(steps, "steps")
@@ -190,7 +189,6 @@ class ImageNet(nn.Module):
         self.leave = nn.Conv2d(width, pixels, 3, padding=1)
 
     def forward(self, inputs: Tensor, level: Tensor, labels: Tensor) -> Tensor:
-        """The prediction; level and labels have one entry for each image."""
         told = self.condition(level, labels)
 
         def through(blocks: Iterable[nn.Module], hidden: Tensor) -> Tensor:
@@ -212,7 +210,6 @@ class ImageBlock(nn.Module):
         self.second = nn.Conv2d(channels, channels, 3, padding=1)
 
     def forward(self, hidden: Tensor, told: Tensor) -> Tensor:
-        """The maps after the block."""
         scale, shift = self.told(told)[:, :, None, None].chunk(2, dim=1)
         inner = self.first(nn.functional.silu(hidden)) * (1 + scale) + shift
         moved: Tensor = hidden + self.second(nn.functional.silu(inner))
@@ -230,7 +227,6 @@ class VectorNet(nn.Module):
         self.layers = nn.ModuleList(nn.Linear(width + EMBEDDING, width) for _ in range(3))
 
     def forward(self, inputs: Tensor, level: Tensor, labels: Tensor) -> Tensor:
-        """The prediction; level and labels have one entry for each example."""
         told = self.condition(level, labels)
         hidden = self.enter(inputs.flatten(1))
         for layer in self.layers:
@@ -249,7 +245,7 @@ class Condition(nn.Module):
         self.mix = nn.Sequential(nn.Linear(EMBEDDING, EMBEDDING), nn.SiLU())
 
     def forward(self, level: Tensor, labels: Tensor) -> Tensor:
-        """Shape (examples, EMBEDDING), from the level's logarithm and two of its waves."""
+        """From the level's logarithm and two of its waves, an entry for each example."""
         waves = [f(k * level) for k in (1.0, 2.0) for f in (torch.sin, torch.cos)]
         told: Tensor = self.mix(self.level(torch.stack([level, *waves], 1)) + self.label(labels))
         return told

@@ -208,9 +208,6 @@ class LearnedPriors:
     samples: Tensor
     labels: Tensor | None = None
 
-    def __post_init__(self) -> None:
-        check_samples(self.samples, self.labels)
-
     @classmethod
     def fit(
         cls,

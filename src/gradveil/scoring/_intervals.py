@@ -125,9 +125,6 @@ def share_interval(successes: int, count: int) -> Interval:
 
     Reference: Clopper and Pearson, "The use of confidence or fiducial limits illustrated in the
     case of the binomial", 1934.
-
-    >>> print(share_interval(20, 20))
-    1 [0.8316, 1]
     """
     check_count(count, "count")
     check_number(successes, "successes")
@@ -167,23 +164,13 @@ class AgainstGuess:
 
 
 def gain_over_guess(errors: Tensor, guesses: Tensor) -> Tensor:
-    """10 log₁₀ (guess / error) of squared errors; both count as 1e-12 where they are less.
-
-    >>> gain_over_guess(torch.tensor([0.25, 2.0]), torch.tensor([0.5, 1.0])).tolist()
-    [3.0102..., -3.0102...]
-    """
+    """10 log₁₀ (guess / error) of squared errors; both count as 1e-12 where they are less."""
     guesses, errors = (torch.as_tensor(e).double().clamp(min=1e-12) for e in (guesses, errors))
     return 10 * (guesses / errors).log10()
 
 
 def against_guess(gains: Nested, generator: torch.Generator | None = None) -> AgainstGuess:
-    """From the gains of images, batches and seeds (`gain_over_guess`).
-
-    >>> against_guess(torch.tensor([2.0, 3.0, 2.5])).works
-    True
-    >>> against_guess(torch.tensor([-2.0, 3.0, 2.5])).works
-    False
-    """
+    """From the gains of images, batches and seeds (`gain_over_guess`)."""
     flat, gain = _flat(gains), bootstrap_interval(gains, generator=generator)
     return AgainstGuess(gain, int((flat >= COPY).sum()), len(flat))
 

@@ -13,42 +13,26 @@ from gradveil.data import IDENTITY, Dataset, NormalizationLike, TableLayout, res
 
 
 def match(reconstruction: Tensor, truth: Tensor) -> Tensor:
-    """For each image of the truth the place of its partner: least total squared error.
-
-    >>> match(torch.tensor([[0.0], [5.0]]), torch.tensor([[4.0], [1.0]])).tolist()
-    [1, 0]
-    """
+    """For each image of the truth the place of its partner: least total squared error."""
     a, b = (x.detach().to("cpu", torch.float64).flatten(1) for x in (truth, reconstruction))
     errors = a.square().sum(1)[:, None] + b.square().sum(1)[None, :] - 2 * a @ b.T
     return best_pairs(errors).to(truth.device)
 
 
 def best_pairs(costs: Tensor) -> Tensor:
-    """For each row the column of its partner: the least total cost.
-
-    >>> best_pairs(torch.tensor([[1.0, 0.0], [0.0, 5.0]])).tolist()
-    [1, 0]
-    """
+    """For each row the column of its partner: the least total cost."""
     require("matching images", "gradveil[audit]", "scipy")
     from scipy.optimize import linear_sum_assignment  # only attackers' scores need it
 
     return torch.as_tensor(linear_sum_assignment(costs.cpu().numpy())[1])
 
 
-PSNR_LIMIT = 120.0
-"""Where PSNR ends, in dB: a perfect copy would be infinite and spoil every mean."""
-
 _SIGMA, _SPREAD = 1.5, 3.5  # of SSIM's Gaussian window, and its radius in units of that
 
 
-def psnr(mse: Tensor) -> Tensor:
-    """10 log10(1 / mse) for errors in [0, 1] units, at most `PSNR_LIMIT`.
-
-    >>> psnr(torch.tensor([0.01, 0.0]))
-    tensor([ 20., 120.])
-    """
-    least = 10 ** (-PSNR_LIMIT / 10)
-    return -10 * torch.log10(mse.clamp_min(least))
+def _psnr(mse: Tensor) -> Tensor:
+    """10 log10(1 / mse) for errors in [0, 1] units; a copy has 120 dB and not infinitely many."""
+    return -10 * torch.log10(mse.clamp_min(1e-12))
 
 
 def structural_similarity(reconstruction: Tensor, truth: Tensor) -> Tensor | None:
@@ -59,10 +43,6 @@ def structural_similarity(reconstruction: Tensor, truth: Tensor) -> Tensor | Non
 
     Reference: Wang et al., "Image Quality Assessment: From Error Visibility to Structural
     Similarity", IEEE TIP 2004.
-
-    >>> image = torch.rand(1, 1, 16, 16, generator=torch.Generator().manual_seed(0))
-    >>> structural_similarity(image, image)
-    tensor([1.])
     """
     radius = min(int(_SPREAD * _SIGMA + 0.5), (min(truth.shape[-2:]) - 1) // 2)
     if radius < 1:
@@ -76,15 +56,13 @@ def structural_similarity(reconstruction: Tensor, truth: Tensor) -> Tensor | Non
 
 
 class Guess(Protocol):
-    """What can be scored: a `Reconstruction`, or anything with these two."""
+    """What can be scored: a `Reconstruction`, or what has these two; unknown labels are -1."""
 
     @property
-    def inputs(self) -> Tensor:
-        """In normalised units, examples first."""
+    def inputs(self) -> Tensor: ...
 
     @property
-    def targets(self) -> Tensor:
-        """The labels; -1 where they are not known."""
+    def targets(self) -> Tensor: ...
 
 
 @dataclass(frozen=True)
@@ -129,14 +107,14 @@ def score(
 ) -> Scores:
     """Score a reconstruction against the truth, which no attack has seen.
 
-    Inputs of shape (B, C, H, W) are images; others have no PSNR and no SSIM.
+    Inputs of shape (B, C, H, W) are images; others have no PSNR and no SSIM, which needs
+    `torchmetrics`.
 
     Args:
         reconstruction: What the attack returned, or its inputs alone.
         truth: The private inputs, or these and their labels.
         normalization: The data set, its name ("mnist", "cifar10") or its (mean, std): the way back
             to [0, 1] units. Inputs are in these units already if `None`.
-        ssim: Whether to compute it; needs `torchmetrics`.
 
     >>> image = torch.linspace(0, 1, 256).reshape(1, 1, 16, 16)
     >>> batch = torch.cat([image, image.flip(-1)])
@@ -155,7 +133,7 @@ def score(
     pixels, true_pixels = (_to_pixels(x, normalization).clamp(0, 1) for x in (guesses, inputs))
     ordered, images = (pixels[assignment], pixels), inputs.dim() == 4
     errors = [_mse(each, true_pixels) for each in ordered]
-    psnrs = [psnr(error) if images else None for error in errors]
+    psnrs = [_psnr(error) if images else None for error in errors]
     similar = structural_similarity if images and ssim else lambda *_: None
     ssims = [similar(each, true_pixels) for each in ordered]
     return Scores(
