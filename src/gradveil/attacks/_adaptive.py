@@ -111,14 +111,8 @@ class Adaptive(LabelledSearch):
         return replace(own, unaware=self.unaware.configured(steps, progress=progress))
 
 
-LOOSE = 10 * LOOSENESS
-"""The looseness at the start of the search, which falls to that of the end."""
-
 WRONG = 2 * LOOSENESS
 """A candidate that leaves more than this unexplained is not taken alone."""
-
-ALIKE = 1.25
-"""How many times what the best candidate leaves unexplained others may leave that count, too."""
 
 
 @dataclass(frozen=True)
@@ -143,7 +137,7 @@ class _Posterior:
         seen = self.run.observation
         opening = min(1.0, max(0.0, 2 * progress - 0.25))
         size = seen.batch_size * math.prod(seen.input_shape)
-        return self.channel.evidence(opening, between(LOOSE, LOOSENESS, progress), size)
+        return self.channel.evidence(opening, between(10 * LOOSENESS, LOOSENESS, progress), size)
 
     @torch.no_grad()
     def values(self, inputs: Tensor) -> Tensor:
@@ -208,7 +202,7 @@ class _Posterior:
         if end.status != FINISHED or not left > WRONG:
             return end
         others = polished.inputs[polished.costs.argsort()[1:]]
-        near = [x for x in others if self.unexplained(x) <= ALIKE * left]
+        near = [x for x in others if self.unexplained(x) <= 1.25 * left]
         if depends_on_inputs(self.run.observation):
             near.append(unaware)
         if not near:

@@ -98,7 +98,6 @@ class Search(Attack):
 
     Args:
         time_budget: Seconds after which the best so far is returned; `None`: no limit.
-        progress: Called with (step, steps in all, best own cost so far).
     """
 
     time_budget: float | None = None

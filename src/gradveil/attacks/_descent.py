@@ -22,8 +22,6 @@ attack's own yardstick, by which the best iterate is picked. `progress` runs fro
 
 SETTLED = 7 / 8
 """From this share of the steps on nothing is annealed, and iterates are comparable."""
-MANY, SMALL = 4, 4096
-"""Candidates and their entries from which, and up to which, batching pays on a processor."""
 
 
 @dataclass(frozen=True)
@@ -55,8 +53,6 @@ class Descent:
 
 @dataclass
 class Point:
-    """The best point so far."""
-
     inputs: Tensor
     cost: float = float("inf")
     status: str = FINISHED
@@ -234,7 +230,7 @@ def _evaluator(cost: Cost) -> Callable[..., tuple[Tensor, Tensor]]:
     def evaluate(candidates: Tensor, share: float, *data: Tensor) -> tuple[Tensor, Tensor]:
         many = len(candidates) > 1
         if candidates.device.type == "cpu":
-            many = len(candidates) >= MANY and candidates[0].numel() <= SMALL
+            many = len(candidates) >= 4 and candidates[0].numel() <= 4096
         if not many:
             pairs = [alone(row, share, *rest) for row, *rest in zip(candidates, *data, strict=True)]
             gradients, owns = zip(*pairs, strict=True)

@@ -111,7 +111,6 @@ class DLG(Search):
     Args:
         steps: L-BFGS iterations of one start, at most.
         restarts: Starts at most; the next is tried only if none before reached `tolerance`.
-        tolerance: The relative cost at which a start counts as converged.
 
     >>> DLG(steps=50)(seen, torch.Generator().manual_seed(0)).targets
     tensor([1])

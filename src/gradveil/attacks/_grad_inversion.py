@@ -9,7 +9,6 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from ._attack import FINISHED, INTERRUPTED, Reconstruction
 from ._descent import Cost, Descent, consensus
-from ._matching import cosine_distance
 from ._model_layers import loss_of, recorded
 from ._observation import Observation
 from ._priors import total_variation
@@ -79,14 +78,13 @@ class GradInversion(LabelledSearch):
 
     def _cost(self, run: Run) -> Cost:
         """(all terms, those without the group's) of one seed."""
-        parts, sent = run.parts, run.sent
+        distance, tv = run.distance, self.total_variation
         statistics = batch_norm_distance(run.observation) if self.batch_norm > 0 else None
 
         def cost(
             inputs: Tensor, progress: float, mean: Tensor, group: Tensor
         ) -> tuple[Tensor, Tensor]:
-            own = cosine_distance(parts(inputs), sent)
-            own = own + self.total_variation * total_variation(inputs)
+            own = distance(inputs) + tv * total_variation(inputs)
             own = own + self.l2 * inputs.square().mean()
             if statistics is not None:
                 own = own + self.batch_norm * statistics(inputs)

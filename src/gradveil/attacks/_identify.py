@@ -28,8 +28,7 @@ from gradveil.scoring import Interval, bootstrap_interval, share_interval
 from ._likelihood import Doubt, doubt_between, log_likelihoods, same_noise
 from ._observation import Observation, ThreatModel, check_known, check_observation, observe
 
-Examples = tuple[Tensor, Tensor]
-"""Inputs and targets."""
+Examples = tuple[Tensor, Tensor]  # inputs and targets
 
 
 @dataclass(frozen=True)
@@ -37,9 +36,8 @@ class Identification:
     """The posterior over the candidates, from a uniform prior."""
 
     log_likelihoods: Tensor
-    """log p(sent | candidate), one for each."""
     inputs: Tensor
-    """The candidates themselves."""
+    """The candidates."""
 
     @property
     def posterior(self) -> Tensor:
@@ -47,7 +45,6 @@ class Identification:
 
     @property
     def best(self) -> int:
-        """The index of the most likely candidate."""
         return int(self.log_likelihoods.argmax())
 
     @property
@@ -73,13 +70,6 @@ class Identification:
         """The place of the true candidate, 1 if it is the most likely; equal ones share theirs."""
         others, own = self.log_likelihoods, self.log_likelihoods[truth]
         return 0.5 + int((others > own).sum()) + int((others == own).sum()) / 2
-
-
-PAIRS = 8
-"""Candidates at which the attacker plans twice, to see how far two plans are apart."""
-
-NUMBERS = 2**24
-"""Up to how many numbers the messages of several candidates have that are held at a time."""
 
 
 @dataclass(frozen=True)
@@ -176,7 +166,7 @@ class Identify:
             if not rows:
                 plans.append((seen.mechanism, rows))
             rows.append(row)
-        count = max(1, NUMBERS // sum(value.numel() for value in sent[0].values()))
+        count = max(1, 2**24 // sum(value.numel() for value in sent[0].values()))
         batches = map(self.batch, range(len(self.candidates[0])))
         each = (values_of(observations[0].message(targets), inputs) for inputs, targets in batches)
         while values := list(islice(each, count)):
@@ -198,7 +188,7 @@ class Identify:
             return defense.without_memory().respond(message, inputs, generator)
 
         planned, doubts = dict[int, Defended](), list[Doubt]()
-        for index in (place * count // PAIRS for place in range(PAIRS)):
+        for index in (place * count // 8 for place in range(8)):
             one, other = defended(index), defended(index)
             planned[index] = one
             doubts.append(doubt_between(one.mechanism, other.mechanism, one.values))
@@ -208,9 +198,6 @@ class Identify:
         columns = [log_likelihoods(s.mechanism, [s.values], sent, doubt).cpu() for s in steps]
         return torch.cat(columns, 1)
 
-
-TREND = (8, 32, 128, 256)
-"""Numbers of candidates of the trend, as far as they are below the one asked for."""
 
 FEWER = "Ask for fewer candidates, or use one_class=False."
 
@@ -239,7 +226,6 @@ class Population(NamedTuple):
     one_class: bool
 
     def at(self, numbers: Tensor) -> Examples:
-        """The examples of these numbers."""
         numbers = numbers.to(self.inputs.device)
         return self.inputs[numbers], self.targets[numbers]
 
@@ -282,7 +268,6 @@ class Trial:
     is_first: bool
     """Whether the most likely candidate was the truth."""
     bits: float
-    """log₂ N minus the entropy of the posterior."""
     error: float
     """The mean squared error per entry of the posterior's mean, in the units of the inputs."""
     prior_error: float
@@ -307,7 +292,7 @@ class IdentificationReport:
     reason: str = ""
     """Why `error` is an estimate and no bound; empty where it is one."""
     fewer: "tuple[IdentificationReport, ...]" = ()
-    """Of the same trials with fewer candidates."""
+    """Of the same trials with 8, 32, 128 and 256 candidates, as far as they are fewer."""
 
     @property
     def trend(self) -> "tuple[IdentificationReport, ...]":
@@ -391,13 +376,12 @@ def identify_trials(
     without candidates can do, and never above it. Where the likelihood is an estimate (a plan from
     the private batch), the report says so in `reason`.
 
-    What `observe` takes, too, is as there.
+    The attacker knows the defense with its settings; what `observe` takes, too, is as there.
 
     Args:
-        examples: Inputs and targets to draw from, an independent sample of the population; inputs
-            may be the ids of tokens.
-        defense: What the client does to its message; the attacker knows it with its settings.
-        candidates: N, how many there are to choose from.
+        examples: To draw from, an independent sample of the population; inputs may be the ids of
+            tokens.
+        candidates: N.
         trials: How many messages in all.
         per_draw: Trials that share candidates and rest. Where the plan depends on the batch, the
             attacker plans once for each candidate and draw.
@@ -428,7 +412,8 @@ def identify_trials(
     generator = generator_or_fresh(generator)
     starts = range(0, trials, per_draw)
     draws = [population.draw(min(per_draw, trials - start), generator) for start in starts]
-    done: dict[int, list[Trial]] = {n: [] for n in (*TREND, candidates) if n <= candidates}
+    sizes = (8, 32, 128, 256, candidates)
+    done: dict[int, list[Trial]] = {size: [] for size in sizes if size <= candidates}
     client = partial(
         observe, model, loss_fn, threat=ThreatModel(mechanism="known"), num_classes=num_classes,
         local=local, generator=generator,

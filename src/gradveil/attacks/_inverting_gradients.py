@@ -13,7 +13,7 @@ from gradveil._random import named_stream, seed_from
 from ._attack import FINISHED, INTERRUPTED, Reconstruction
 from ._descent import SETTLED, Cost, Descent, Minimum, Watch
 from ._exact_inversion import ExactInversion
-from ._matching import cosine_distance, euclidean_evidence
+from ._matching import euclidean_evidence
 from ._model_layers import random_examples
 from ._peel import Peel
 from ._priors import TotalVariation, total_variation
@@ -21,9 +21,6 @@ from ._refine import Finish, Stages, refine_in_stages
 from ._regress import Regress
 from ._targets import LabelledSearch, Run
 from ._unpool import Unpool
-
-TRIAL = 0.2
-"""The share of the steps after which a single start is chosen."""
 
 
 @dataclass(frozen=True)
@@ -36,8 +33,7 @@ class InvertingGradients(LabelledSearch):
     It works for FedAvg's updates, too.
 
     Args:
-        steps: First-order steps (signed Adam).
-        lr: The first step's size; × 0.1 after 3/8, 5/8 and 7/8 of the steps.
+        lr: The first step's size (signed Adam); × 0.1 after 3/8, 5/8 and 7/8 of the steps.
         total_variation: Its weight at the start ...
         total_variation_end: ... and, falling geometrically, after 7/8 of the steps, both in units
             of the root of the distance that random inputs have; `None`: as at the start.
@@ -150,10 +146,10 @@ class InvertingGradients(LabelledSearch):
             if first.status == INTERRUPTED:
                 return first
             return first.beside(self._minimise(run, cost, noise[1:], watch))
-        silent, steps = replace(run, progress=None), max(1, round(TRIAL * self.steps))
+        silent, steps = replace(run, progress=None), max(1, round(0.2 * self.steps))
         sides = ((gentle, estimate), (self, noise))
         one, other = (
-            replace(side, steps=steps)._minimise(silent, cost, start, watch.part(TRIAL))
+            replace(side, steps=steps)._minimise(silent, cost, start, watch.part(0.2))
             for side, start in sides
         )
         if INTERRUPTED in (one.status, other.status):
@@ -173,21 +169,21 @@ class InvertingGradients(LabelledSearch):
         total variation weighs less there. It does not weigh as much less as the distance is
         smaller: such a distance has little slope, too, and the images need a prior the more.
         """
-        sent, parts, count = run.sent, run.parts, len(run.labels)
+        count, distance = len(run.labels), run.distance
         if self.total_variation_end is None:
-            return sent.new_ones(())
+            return run.sent.new_ones(())
         drawn = random_examples(run.observation, 8 * count, generator).split(count)
         with torch.no_grad():
-            found = [cosine_distance(parts(inputs), sent) for inputs in drawn]
+            found = [distance(inputs) for inputs in drawn]
         return torch.stack(found).median().clamp(0.0, 1.0).sqrt()
 
     def _cost(self, run: Run, unit: Tensor) -> Cost:
         """D(g(x), y) + unit · weight · TV(x) at this stage of the annealing."""
-        sent, parts, start, end = run.sent, run.parts, self.total_variation, self._end
+        distance, start, end = run.distance, self.total_variation, self._end
 
         def cost(inputs: Tensor, progress: float) -> Tensor:
             weight = between(start, end, min(1.0, progress / SETTLED))
-            return cosine_distance(parts(inputs), sent) + unit * weight * total_variation(inputs)
+            return distance(inputs) + unit * weight * total_variation(inputs)
 
         return cost
 

@@ -148,8 +148,7 @@ class Channel:
 
         def towards(end: Tensor) -> Tensor:
             """Part of the way; an infinite end is reached at once."""
-            way = torch.where(end.isinf(), 0.0, end - self.sent)
-            return torch.where(end.isinf(), end, self.sent + opening * way)
+            return torch.where(end.isinf(), end, self.sent + opening * (end - self.sent))
 
         weight = torch.where(self.silent, (1 - opening) * weight, weight)
         return Evidence(towards(self.low), towards(self.high), weight, self.clip)

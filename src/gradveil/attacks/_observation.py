@@ -105,10 +105,9 @@ class Observation:
     """
 
     model: nn.Module
-    """The model as the client got it; attacks never modify it."""
+    """As the client got it; attacks never modify it."""
     loss_fn: LossFunction
     sent: Tensors
-    """The values that left the client."""
     batch_size: int
     input_shape: tuple[int, ...]
     """Of one example, without the batch."""
@@ -158,15 +157,11 @@ class Observation:
         if self.local is not None:
             check_kind(self.local, "local", LocalSteps, "Use `LocalSteps(lr=0.1, steps=2)`.")
         check_choice(self.task, "task", TASKS)
-        labels, counts = self.labels, self.label_counts
-        if labels is not None and self.task != "classification":
-            check_targets(labels, self.batch_size, "labels")
-        elif labels is not None:
-            check_labels(labels, "labels")
-            if labels.shape[:1] != (self.batch_size,):
-                expected = f"hold {self.batch_size} labels, one for each example"
-                raise WrongValue("labels", expected, f"`labels.shape = {tuple(labels.shape)}`")
-        if counts is not None:
+        if self.labels is not None:
+            check_targets(self.labels, self.batch_size, "labels")
+            if self.task == "classification":
+                check_labels(self.labels, "labels")
+        if (counts := self.label_counts) is not None:
             check_labels(counts, "label_counts")
             total = (self.num_classes, self.batch_size)
             if (*counts.shape, int(counts.sum())) != total:
@@ -202,7 +197,6 @@ def check_observation(observation: object, *, tokens: bool = False) -> None:
 
 
 def check_known(observation: Observation) -> None:
-    """Require one that tells the defense or the mechanism."""
     if observation.defense is None and observation.mechanism is None:
         advice = "Use ThreatModel(mechanism='known') or 'realised', or an unaware attack."
         raise WrongValue("observation", "tell the defense or the mechanism", "neither", advice)
@@ -224,18 +218,14 @@ def observe(
     """Play the client: defend the batch's message and keep only what the attacker may have.
 
     Args:
-        model: The model that the server sent out.
-        loss_fn: The loss of the training.
         batch: The private inputs and their targets: class labels, numbers, or several labels for
             each example. Inputs may be the ids of tokens; then targets may be the ids again (a
             language model).
-        defense: What the client does to its message.
         threat: What the attacker is granted; the default is labels known, mechanism unknown.
-        num_classes: Of the data; needed where targets are class labels.
+        num_classes: Needed where targets are class labels.
         input_range: The least and the largest value of normalised inputs.
         local: FedAvg's local steps; a gradient is sent if `None`.
         layout: Of a table, which is known to everybody.
-        generator: For the defense's probes and noise.
     """
     threat = ThreatModel() if threat is None else threat
     check_kind(threat, "threat", ThreatModel, "Use for example `ThreatModel(labels='unknown')`.")

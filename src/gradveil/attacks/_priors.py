@@ -84,18 +84,15 @@ class Quadratic:
     mean: Tensor
     """μ, of one example or of all."""
     multiply: Multiply
-    """v ↦ Λ v."""
 
     def __call__(self, inputs: Tensor) -> Tensor:
         centred = self._centred(inputs)
         return 0.5 * (centred * self.multiply(centred)).sum()
 
     def gradient(self, inputs: Tensor) -> Tensor:
-        """Λ (x - μ)."""
         return self.multiply(self._centred(inputs))
 
     def curvature(self, inputs: Tensor) -> Multiply:
-        """Λ."""
         return self.multiply
 
     def _centred(self, inputs: Tensor) -> Tensor:
@@ -115,8 +112,8 @@ def energy_of(prior: TotalVariation | GaussianPrior | Denoiser | None) -> "Energ
     return Quadratic(prior.mean, lambda v: (v.flatten(1) @ precision.to(v)).view_as(v))
 
 
-START, ROUNDS = 3.0, 12
-"""τ at the start of the last steps with a denoiser, and how many levels there are to the end."""
+START = 3.0
+"""τ at the start of the last steps with a denoiser."""
 
 
 @dataclass(frozen=True)
@@ -164,9 +161,9 @@ class Denoised:
         return 0.3 if self.level is None else self.level
 
     def levels(self) -> list[float]:
-        """From the start down to the end, each the same share of the one before."""
+        """Twelve from the start down to the end, each the same share of the one before."""
         ratio = min(1.0, self.now / START)
-        return [max(START, self.now) * ratio ** (k / (ROUNDS - 1)) for k in range(ROUNDS)]
+        return [max(START, self.now) * ratio ** (k / 11) for k in range(12)]
 
 
 Energy: TypeAlias = TotalVariation | Quadratic | Denoised

@@ -14,6 +14,7 @@ from ._attack import Progress, Reconstruction, Search
 from ._descent import Cost, Descent, Minimum, Watch, clamp, message_of, minimise, sent_row
 from ._dlg import DLG
 from ._labels import recover_labels
+from ._matching import cosine_distance
 from ._model_layers import random_inputs
 from ._observation import Observation, check_observation
 
@@ -28,26 +29,16 @@ class Run:
     watch: Watch
     progress: Progress | None = None
 
-    @classmethod
-    def of(
-        cls, attack: Search, observation: Observation, generator: torch.Generator | None
-    ) -> "Run":
-        """From the attack's own settings; targets that are not granted are found first."""
-        check_observation(observation)
-        generator, watch = generator_or_fresh(generator), Watch(attack.time_budget)
-        labels = labels_of(observation, generator)
-        return cls(observation, labels, generator, watch, attack.progress)
-
     @property
     def sent(self) -> Tensor:
         """What was sent, in one row."""
         return sent_row(self.observation)
 
     @property
-    def parts(self) -> Callable[[Tensor], tuple[Tensor, ...]]:
-        """From inputs to the tensors of the message, in the order of `sent`."""
-        message = self.observation.message(self.labels)
-        return lambda inputs: tuple(message(inputs).values())
+    def distance(self) -> Cost:
+        """From inputs to the cosine distance of their message from what was sent."""
+        message, sent = self.observation.message(self.labels), self.sent
+        return lambda inputs: cosine_distance(tuple(message(inputs).values()), sent)
 
     @property
     def message(self) -> Callable[[Tensor], Tensor]:
@@ -66,7 +57,6 @@ class Run:
         return Reconstruction(inputs, self.labels, self.misfit(inputs), status=status)
 
     def clamp(self, inputs: Tensor) -> Tensor:
-        """The inputs moved into the range, as far as it is known."""
         return clamp(inputs, self.observation.low, self.observation.high)
 
     def minimise(
@@ -94,7 +84,10 @@ class LabelledSearch(Search):
     def __call__(
         self, observation: Observation, generator: torch.Generator | None = None
     ) -> Reconstruction:
-        return self.search(Run.of(self, observation, generator))
+        check_observation(observation)
+        generator, watch = generator_or_fresh(generator), Watch(self.time_budget)
+        labels = labels_of(observation, generator)
+        return self.search(Run(observation, labels, generator, watch, self.progress))
 
     @abstractmethod
     def search(self, run: Run) -> Reconstruction:

@@ -15,21 +15,6 @@ from gradveil._random import generator_or_fresh, normal_like
 Progress = Callable[[int, int, float], None]
 """Called with (step, steps in all, loss of the step)."""
 
-LEVELS = (0.02, 3.0)
-"""The noise levels that are learned, over the spread of the samples."""
-
-RATE = 2e-3
-"""Adam's at the start; it falls to 0 along a cosine."""
-
-BATCH = 64
-"""Samples in a step, each with a level and noise of its own."""
-
-UNTOLD = 0.2
-"""The share of samples whose class is not told, so that it learns to do without."""
-
-MEMORY = 0.998
-"""Of the mean over the last weights, which is what is kept."""
-
 
 @dataclass(frozen=True)
 class Denoiser:
@@ -68,8 +53,10 @@ class Denoiser:
         """Train a denoiser on samples: minutes on a processor for 5,000 images of MNIST.
 
         Minimises E ‖D(x + τn, τ) - x‖² / c_out(τ)², τ log-uniform between 0.02 and 3 spreads of the
-        samples: the weight makes errors at all levels count alike (Karras et al., 2022). The
-        network ends with the running mean of its weights, without gradients.
+        samples: the weight makes errors at all levels count alike (Karras et al., 2022). Adam's
+        rate rises shortly, then falls to 0 along a cosine. A fifth of the samples is denoised
+        without their class. The network ends with the running mean of its weights, and no
+        gradients.
 
         Args:
             samples: Examples first. Keep some back: only on others its error means anything.
@@ -85,14 +72,15 @@ class Denoiser:
             seed = int(torch.randint(2**62, (1,), generator=generator))
             torch.default_generator.manual_seed(seed)
             network = network_for(samples.shape[1:], classes).to(samples.device)
-        levels = LEVELS[0] * spread, LEVELS[1] * spread
+        levels = 0.02 * spread, 3.0 * spread
         made = cls(network, float(samples.mean()), spread, levels, classes)
         weights = list(network.train().parameters())
         means = [weight.detach().clone() for weight in weights]
-        optimiser = torch.optim.Adam(weights, RATE, betas=(0.9, 0.99))
+        optimiser = torch.optim.Adam(weights, betas=(0.9, 0.99))
         for step in range(steps):
-            optimiser.param_groups[0]["lr"] = _rate(step, steps)
-            drawn = torch.randint(len(samples), (BATCH,), generator=generator)
+            rise, fall = min(1.0, (step + 1) / 50), 0.5 * (1 + math.cos(math.pi * step / steps))
+            optimiser.param_groups[0]["lr"] = 2e-3 * rise * fall
+            drawn = torch.randint(len(samples), (64,), generator=generator)
             chosen = drawn.to(samples.device)
             known = None if labels is None else labels.to(samples.device)[chosen]
             loss = made._loss(samples[chosen], known, generator)
@@ -100,7 +88,7 @@ class Denoiser:
             loss.backward()
             torch.nn.utils.clip_grad_norm_(weights, 1.0)
             optimiser.step()
-            memory = min(MEMORY, step / (step + 10))
+            memory = min(0.998, step / (step + 10))
             for mean, weight in zip(means, weights, strict=True):
                 mean.lerp_(weight.detach(), 1 - memory)
             if progress is not None:
@@ -118,7 +106,7 @@ class Denoiser:
         level = (low + share * (high - low)).exp()
         known = self.known(labels, samples)
         if labels is not None:
-            untold = torch.rand(len(samples), generator=generator).to(samples) < UNTOLD
+            untold = torch.rand(len(samples), generator=generator).to(samples) < 0.2
             known = torch.where(untold, self.classes, known)
         own = level.view(-1, *[1] * (samples.dim() - 1))
         noisy = samples + own * normal_like(samples, generator)
@@ -146,11 +134,6 @@ class Denoiser:
         if labels is None or not self.classes:
             return torch.full((len(noisy),), self.classes, device=noisy.device)
         return labels.to(noisy.device)
-
-
-def _rate(step: int, steps: int) -> float:
-    """A short rise, then a cosine."""
-    return RATE * min(1.0, (step + 1) / 50) * 0.5 * (1 + math.cos(math.pi * step / steps))
 
 
 def check_samples(samples: Tensor, labels: Tensor | None, least: int = 2) -> None:

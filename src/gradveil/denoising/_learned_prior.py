@@ -12,14 +12,8 @@ from gradveil.theory import BoundCase, GaussianPrior, Prior, largest_information
 
 from ._denoiser import Denoiser, Progress, check_samples
 
-AT_ONCE = 256
-"""Samples that are denoised together."""
-
 DRAWS = 8
 """How often each sample gets noise."""
-
-BANDS = 16
-"""Groups of directions that are calibrated, each by one number."""
 
 
 def _linear_score(
@@ -59,7 +53,7 @@ def score_information(
     J_P = (C + τ²)⁻¹ + E[q qᵀ]. What is learned of q is r = ŝ - ℓ, with the moments M = E[r rᵀ] and
     A = E[r (t - ℓ)ᵀ] = E[r qᵀ], t = -n / τ having the mean s given z. By Cauchy's inequality
     tr(P E[q qᵀ]) ≥ tr(P A)² / tr(P M) for every projection P, with equality where r is proportional
-    to q. P runs over bands of eigenvectors of M; within a band the eigenvalues are M's, times
+    to q. P runs over 16 bands of eigenvectors of M; within a band the eigenvalues are M's, times
     (tr(P A) / tr(P M))². In the mean over many entries A is known well; entry by entry it is not,
     for t is mostly noise. J_P is at most 1 / τ². It is never more than there is but for chance.
 
@@ -69,7 +63,7 @@ def score_information(
     size = samples[0].numel()
     squares, products = torch.zeros(2, size, size, dtype=torch.float64, device=samples.device)
     error, count = 0.0, DRAWS * len(samples)
-    for index in torch.arange(len(samples)).split(AT_ONCE):
+    for index in torch.arange(len(samples)).split(256):
         clean, told = samples[index], None if labels is None else labels[index]
         for _ in range(DRAWS):
             noise = normal_like(clean, generator)
@@ -83,7 +77,7 @@ def score_information(
             error += float((guess - clean).square().sum()) / (count * size)
     values, vectors = torch.linalg.eigh(squares)
     shown = ((vectors.T @ products) * vectors.T).sum(1)
-    bands = torch.arange(len(values)).tensor_split(min(BANDS, len(values)))
+    bands = torch.arange(len(values)).tensor_split(min(16, len(values)))
     totals = torch.stack([values[band].sum() for band in bands])
     learned = torch.stack([shown[band].sum() for band in bands]) / totals
     learned = torch.where(totals > 0, learned, 0.0).clamp(min=0)  # 0 where nothing was
@@ -96,9 +90,6 @@ def score_information(
 
 Denoise = Callable[[Tensor, float, Tensor | None], Tensor]
 """From examples with noise, its level and their labels to guesses of the examples."""
-
-LEAST = 1e-10
-"""The least variance that an example keeps in any direction, over the largest."""
 
 
 @dataclass(frozen=True)
@@ -146,7 +137,7 @@ class LearnedPrior(Prior):
             expected = "be positive definite and at most 1 / level²"
             raise WrongValue("information", expected, found, "Take more samples or draws.")
         known = values.reciprocal() - self.level**2
-        known = known.clamp(min=LEAST * float(known.max()))
+        known = known.clamp(min=1e-10 * float(known.max()))  # no direction is known for sure
         object.__setattr__(self, "covariance", (vectors * known) @ vectors.T)
         object.__setattr__(self, "precision", (vectors / known) @ vectors.T)
 
@@ -191,10 +182,6 @@ class LearnedPrior(Prior):
         return cls(found, level, name, error)
 
 
-HELD_OUT = 5
-"""One sample in so many is kept back, to measure on."""
-
-
 @dataclass(frozen=True)
 class LearnedPriors:
     """A denoiser and samples that it was not trained on: a `LearnedPrior` for each noise level.
@@ -219,10 +206,10 @@ class LearnedPriors:
         progress: Progress | None = None,
     ) -> "LearnedPriors":
         """`Denoiser.fit` on four fifths of the samples; the rest is kept to measure on."""
-        check_samples(samples, labels, least=2 * HELD_OUT)
+        check_samples(samples, labels, least=10)
         generator = generator_or_fresh(generator)
         order = torch.randperm(len(samples), generator=generator).to(samples.device)
-        taught, kept = order[len(samples) // HELD_OUT :], order[: len(samples) // HELD_OUT]
+        kept, taught = order.tensor_split([len(samples) // 5])
         known, others = (None, None) if labels is None else (labels[taught], labels[kept])
         denoiser = Denoiser.fit(
             samples[taught], known, steps=steps, generator=generator, progress=progress

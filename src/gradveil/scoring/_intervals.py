@@ -20,9 +20,6 @@ LEVEL = 0.95
 
 RESAMPLES = 4000
 
-MOST = 0.999
-"""The largest share of the draws between a bootstrap interval's ends: more draws would not help."""
-
 
 @dataclass(frozen=True)
 class Interval:
@@ -80,7 +77,7 @@ def bootstrap_interval(values: Nested, *, generator: torch.Generator | None = No
         half = quantile * float(means.std()) / math.sqrt(count)
         return Interval(mean, mean - half, mean + half)
     draws = _draw(tree, RESAMPLES, generator_or_fresh(generator))
-    inside = min(MOST, math.erf(quantile * math.sqrt(count / (count - 1)) / math.sqrt(2)))
+    inside = min(0.999, math.erf(quantile * math.sqrt(count / (count - 1)) / math.sqrt(2)))
     tails = torch.tensor([(1 - inside) / 2, (1 + inside) / 2], dtype=draws.dtype)
     low, high = torch.quantile(draws, tails).tolist()
     return Interval(mean, low, high)

@@ -27,9 +27,6 @@ def best_pairs(costs: Tensor) -> Tensor:
     return torch.as_tensor(linear_sum_assignment(costs.cpu().numpy())[1])
 
 
-_SIGMA, _SPREAD = 1.5, 3.5  # of SSIM's Gaussian window, and its radius in units of that
-
-
 def _psnr(mse: Tensor) -> Tensor:
     """10 log10(1 / mse) for errors in [0, 1] units; a copy has 120 dB and not infinitely many."""
     return -10 * torch.log10(mse.clamp_min(1e-12))
@@ -44,13 +41,13 @@ def structural_similarity(reconstruction: Tensor, truth: Tensor) -> Tensor | Non
     Reference: Wang et al., "Image Quality Assessment: From Error Visibility to Structural
     Similarity", IEEE TIP 2004.
     """
-    radius = min(int(_SPREAD * _SIGMA + 0.5), (min(truth.shape[-2:]) - 1) // 2)
+    radius = min(5, (min(truth.shape[-2:]) - 1) // 2)
     if radius < 1:
         return None
     require("SSIM", "gradveil[audit]", "torchmetrics")
     from torchmetrics.functional.image import structural_similarity_index_measure as measure
 
-    sigma = min(_SIGMA, radius / _SPREAD)
+    sigma = min(1.5, radius / 3.5)
     values = measure(reconstruction, truth, sigma=sigma, reduction="none", data_range=1.0)
     return torch.as_tensor(values).reshape(len(truth))
 
@@ -111,7 +108,6 @@ def score(
     `torchmetrics`.
 
     Args:
-        reconstruction: What the attack returned, or its inputs alone.
         truth: The private inputs, or these and their labels.
         normalization: The data set, its name ("mnist", "cifar10") or its (mean, std): the way back
             to [0, 1] units. Inputs are in these units already if `None`.
