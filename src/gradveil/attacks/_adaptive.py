@@ -34,9 +34,9 @@ class Adaptive(LabelledSearch):
     The intervals open gradually. The unaware attack's own result and starts from noise go through
     the same last stages, and the most likely one wins. Where even that one leaves a part of the
     message unexplained, the mean of the likely ones, images of equal labels matched first, is
-    nearer to the truth than any. A descent goes on from that mean; if its end explains the message
-    it is returned, else the point half way. Where the plan was made at the attacker's estimate the
-    unaware result as it was counts, too, for that may have led the others astray.
+    nearer to the truth. A descent goes on from there; if its end explains the message it is
+    returned, else the point half way. The unaware result as it was is one of the likely ones where
+    the plan was made at the attacker's estimate, for that may have led the others astray.
 
     Args:
         unaware: The attack whose result is the warm start; its steps and rate are used, too.

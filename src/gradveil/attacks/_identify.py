@@ -86,9 +86,7 @@ class Identify:
     candidate's batch with probes of its own, and log p_k = -½ Σ_i ((y_i - g_ki)² / Σ_ki + log Σ_ki)
     has the log-determinant. With estimated sensitivities it is an estimate, and one who measures
     them better can be right a little more often. How far two plans from one batch are apart is
-    measured at eight candidates (`Doubt`): levels that differ make the normal densities Student's,
-    a mask that differs has a probability for an entry to be on the other side, steps of rounding
-    are log-normal. Isotropic noise and magnitude pruning have no such doubt.
+    measured at eight candidates (`Doubt`). Isotropic noise and magnitude pruning have no doubt.
 
     Args:
         candidates: The inputs, and the label of each: one of them is the batch's first example.
@@ -125,10 +123,7 @@ class Identify:
     def many(
         self, observations: Sequence[Observation], generator: torch.Generator | None = None
     ) -> list[Identification]:
-        """The posteriors for several observations of one model, defense and rest of the batch.
-
-        Each candidate is evaluated once for all of them.
-        """
+        """The same for several of one model, defense and rest: each candidate is evaluated once."""
         inputs, size = self.candidates[0], 1 + (0 if self.rest is None else len(self.rest[0]))
         shape = tuple(inputs.shape[1:])
         for seen in observations:
@@ -259,17 +254,15 @@ class Population(NamedTuple):
 
 @dataclass(frozen=True)
 class Trial:
-    """One message and what the attacker made of it."""
+    """One message and what the attacker made of it: the rank of the truth, and how far it was."""
 
     draw: int
     """Trials of one draw share their candidates and the rest of the batch."""
     rank: float
-    """Of the truth."""
     is_first: bool
     """Whether the most likely candidate was the truth."""
     bits: float
     error: float
-    """The mean squared error per entry of the posterior's mean, in the units of the inputs."""
     prior_error: float
     """That of the mean of the candidates, the guess without a message."""
 

@@ -40,14 +40,13 @@ class InvertingGradients(LabelledSearch):
         restarts: How many starts from N(0, I) run beside each other; the least cost wins.
         finish: Second-order steps at the end, where the message is nearly explained.
         peel: Inverts a fully connected ReLU layer at the model's start (`ExactInversion`), or else
-            solves the last layers first, with no more steps for them than the attack itself has.
-            Where that is known to be right, nothing else is done; else what fits better, that or
-            the descent, is kept.
+            solves the last layers first, in at most as many steps. Where that is known to be right,
+            nothing else is done; else what fits better, that or the descent, is kept.
         unpool: Solves the stages of a convolutional model one after the other from its end, where
             the last layers alone do not show the inputs; where that works, nothing else is done.
-        regress: Makes the first start (`Regress`), with no more samples than the attack has steps,
-            and goes on from it with a quarter of the rate. An attack with one start tries both for
-            a fifth of the steps, and takes the one with the less cost.
+        regress: Makes the first start (`Regress`), with at most as many samples as steps, which
+            goes on with a quarter of the rate. An attack with one start tries both for a fifth of
+            the steps, and takes the one with the less cost.
     """
 
     steps: int = 1000

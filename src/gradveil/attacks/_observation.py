@@ -79,16 +79,6 @@ class ThreatModel:
             expected = f"have labels='known' or 'unknown' {where}"
             raise WrongValue("threat", expected, f"labels='counts' with {task}")
 
-    def told(self, targets: Tensor, classes: int | None) -> dict[str, Any]:
-        """The `labels` and the `label_counts` that the attacker gets."""
-        task, counts = task_of(targets), None
-        self.check_task(task)
-        if task == "classification":
-            check_classes(classes)
-            if self.labels != "unknown":
-                counts = torch.bincount(targets, minlength=classes or 1)
-        return {"labels": targets if self.labels == "known" else None, "label_counts": counts}
-
 
 @dataclass(frozen=True)
 class Observation:
@@ -238,7 +228,12 @@ def observe(
         expected = "be left out for tokens: FedAvg's update is not supported for integer inputs"
         raise WrongValue("local", expected, str(local), assigned=True)
     low, high = (None, None) if input_range is None else check_pair(input_range, "input_range")
-    known = threat.mechanism != "unknown"
+    task, counts, known = task_of(targets), None, threat.mechanism != "unknown"
+    threat.check_task(task)
+    if task == "classification":
+        check_classes(num_classes)
+        if threat.labels != "unknown":
+            counts = torch.bincount(targets, minlength=num_classes or 1)
     blank = Observation(
         model,
         loss_fn,
@@ -248,12 +243,13 @@ def observe(
         1 if num_classes is None else num_classes,
         low=low if threat.statistics else None,
         high=high if threat.statistics else None,
-        **threat.told(targets, num_classes),
+        labels=targets if threat.labels == "known" else None,
+        label_counts=counts,
         defense=defense.without_memory() if known else None,
         local=local,
         server=threat.server,
         tokens=tokens,
-        task=task_of(targets),
+        task=task,
         target_shape=tuple(targets.shape[1:]),
         layout=layout,
     )

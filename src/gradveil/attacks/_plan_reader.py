@@ -26,16 +26,12 @@ from ._targets import LabelledSearch, Run
 
 @dataclass(frozen=True)
 class Columns:
-    """u_j of every column, up to one factor, with the c_i of the rows that were found with them."""
+    """y_ij² over their median, c_i of the rows, and mean and standard deviation of each u_j."""
 
     squares: Tensor
-    """y_ij² over their median."""
     rows: Tensor
-    """c_i."""
     mean: Tensor
-    """E[u_j | y]."""
     spread: Tensor
-    """The standard deviation of u_j given y."""
 
 
 def read_columns(sent: Tensor) -> Columns:

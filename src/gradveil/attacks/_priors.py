@@ -23,10 +23,8 @@ def total_variation(inputs: Tensor, corner: float = 0.0) -> Tensor:
     """
     if inputs.dim() < 3:
         return inputs.new_zeros(())
-    rows, columns = (
-        (difference.square() + corner**2).sqrt() if corner > 0 else difference.abs()
-        for difference in _differences(inputs)
-    )
+    both = _differences(inputs)
+    rows, columns = ((d.square() + corner**2).sqrt() if corner > 0 else d.abs() for d in both)
     return (rows.sum() + columns.sum()) / inputs.numel()
 
 
@@ -63,14 +61,11 @@ class TotalVariation:
         """Lagged diffusivity: |t| ≈ t² / (2 |t₀|) + |t₀| / 2 around the present differences."""
         if inputs.dim() < 3:
             return torch.zeros_like
-        weights = [
-            self.strength / difference.abs().clamp(min=CORNER)
-            for difference in _differences(inputs)
-        ]
+        over, along = (self.strength / d.abs().clamp(min=CORNER) for d in _differences(inputs))
 
         def multiply(direction: Tensor) -> Tensor:
-            parts = zip(_differences(direction), weights, strict=True)
-            rows, columns = (difference * weight for difference, weight in parts)
+            rows, columns = _differences(direction)
+            rows, columns = rows * over, columns * along
             vertical = pad(rows, (0, 0, 1, 0)) - pad(rows, (0, 0, 0, 1))
             return vertical + pad(columns, (1, 0)) - pad(columns, (0, 1))
 

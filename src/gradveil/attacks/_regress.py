@@ -95,10 +95,9 @@ class Regress(LabelledSearch):
 
     by ridge regression, k being the product of messages, tensor by tensor, weighted by how well
     each tensor alone predicts samples that are left out. What the message does not tell stays at
-    the mean, so the estimate is a smooth one and seldom worse than a blind guess. It follows no
-    derivative: the kinks and max-pools that lead a descent astray do not matter. It is a good start
-    for a descent, and where a descent explains nothing, better than its end. Each of the samples
-    costs one gradient.
+    the mean, so the estimate is seldom worse than a blind guess. It follows no derivative: the
+    kinks and max-pools that lead a descent astray do not matter. So it is a good start for a
+    descent, and better than the end of one that explains nothing. A sample costs one gradient.
 
     >>> Regress(samples=20)(seen, torch.Generator().manual_seed(0)).inputs.shape
     torch.Size([1, 3])

@@ -117,11 +117,6 @@ class Places(NamedTuple):
         """Whether a place can hold a token, as far as that is decided."""
         return not self.decided[place] or bool((self.tokens[place] == token).any())
 
-    def start(self, size: int) -> Tensor:
-        """One of the likeliest tokens of each place for each of so many sequences."""
-        rows = torch.arange(size)
-        return torch.stack([tokens[rows % len(tokens)] for tokens in self.tokens], 1)
-
 
 def find_places(text: Text, first: Tensor | None, width: int) -> Places:
     """By the first layer's span, and by the rows of the table and of the last layer.
@@ -323,7 +318,8 @@ class SpanCheck(Search):
         spans = _spans(text)
         places = find_places(text, spans.get(0), self.width)
         later = {k: span for k, span in spans.items() if k > 0 and len(span) >= len(spans[0])}
-        start = places.start(len(text.blank))
+        rows = torch.arange(len(text.blank))  # the likeliest tokens of each place take turns
+        start = torch.stack([tokens[rows % len(tokens)] for tokens in places.tokens], 1)
         if later and len(start) > 1 and any(places.decided):
             start = assemble(text, later, places, generator, watch)
         search = TokenSearch(text, start, generator, watch)

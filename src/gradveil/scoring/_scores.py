@@ -69,11 +69,6 @@ class Scores:
     Which image of a batch comes back in which place is arbitrary where labels repeat or are not
     known, so the scores are those of the `assignment` with the least mean squared error; the
     `unmatched` ones compare place by place, as much of the literature does.
-
-    >>> truth = torch.tensor([[0.0, 0.0], [1.0, 1.0]])
-    >>> scores = score(truth.flip(0), truth)
-    >>> scores.assignment, scores.mse
-    (tensor([1, 0]), tensor([0., 0.]))
     """
 
     mse: Tensor
@@ -210,10 +205,6 @@ class PieceScores:
 
     Examples of a batch come back in any order: these are the scores of the `assignment` with the
     most pieces found.
-
-    >>> found = {"continuous": torch.tensor([[True, False]]), "categorical": torch.tensor([[True]])}
-    >>> PieceScores(found, torch.tensor([0])).summary()
-    {'accuracy': 0.6666666666666666, 'continuous': 0.5, 'categorical': 1.0}
     """
 
     found: Mapping[str, Tensor]
