@@ -105,9 +105,8 @@ class Identify:
     rest: Examples | None = None
 
     def __post_init__(self) -> None:
-        inputs, targets = check_pair(self.candidates, "candidates")
-        tokens = gradient_of(inputs).takes_tokens
-        for name, pair in (("candidates", (inputs, targets)), ("rest", self.rest)):
+        tokens = gradient_of(check_pair(self.candidates, "candidates")[0]).takes_tokens
+        for name, pair in (("candidates", self.candidates), ("rest", self.rest)):
             if pair is not None:
                 known, labels = check_pair(pair, name)
                 check_inputs(known, name, tokens=tokens)
@@ -195,11 +194,6 @@ class Identify:
 
 
 FEWER = "Ask for fewer candidates, or use one_class=False."
-
-PLANS_ANEW = (
-    "the plan is made from the private batch with random probes, so the likelihood of what was"
-    " sent is an estimate, and an attacker who computes it better has a smaller error"
-)
 
 
 class Draw(NamedTuple):
@@ -418,7 +412,11 @@ def identify_trials(
         found = Identify(population.at(draw.candidates), known).many(messages, generator)
         for size, judged in done.items():
             judged += [_judged(number, *one, size) for one in zip(found, draw.places, strict=True)]
-    reason = PLANS_ANEW if defense.about.varies else ""
+    estimated = (
+        "the plan is made from the private batch with random probes, so the likelihood of what was"
+        " sent is an estimate, and an attacker who computes it better has a smaller error"
+    )
+    reason = estimated if defense.about.varies else ""
     *fewer, whole = (
         IdentificationReport(size, tuple(judged), batch_size, one_class, reason)
         for size, judged in done.items()

@@ -63,10 +63,10 @@ class InvertingGradients(LabelledSearch):
     def __post_init__(self) -> None:
         super().__post_init__()
         check_not_negative(self._end, "total_variation_end")
-        parts = {"finish": Finish, "peel": Peel, "unpool": Unpool, "regress": Regress}
-        for name, kind in parts.items():
-            if getattr(self, name) is not None:
-                check_kind(getattr(self, name), name, kind, f"Use for example `{kind.__name__}()`.")
+        for kind in (Finish, Peel, Unpool, Regress):
+            part = getattr(self, name := kind.__name__.lower())
+            if part is not None:
+                check_kind(part, name, kind, f"Use for example `{kind.__name__}()`.")
 
     @classmethod
     def paper(cls, **changes: Any) -> "InvertingGradients":

@@ -104,22 +104,19 @@ def read_pixels(columns: Columns, low: Tensor, high: Tensor) -> Tensor:
 
 
 def feature_cost(
-    features: Callable[[Tensor], Tensor],
-    columns: Columns,
-    strength: float,
-    positive: float,
-    seed: int,
-    hot: float,
+    features: Callable[[Tensor], Tensor], columns: Columns, positive: float, seed: int, rough: bool
 ) -> Cost:
     """Σ_j -log p(û_j | a_j(x) / ‖∇a_j(x)‖) + strength · TV(x), with the sign of each a_j unknown.
 
     What was read of a layer's input is û_j = |a_j| / ‖∇a_j‖, up to one factor for all, which is
     fitted at every candidate. Each a_j is û_j with a positive (expected of a share `positive`) or
     a negative sign, or û_j is wrong: a mixture of three. The slopes are constants between their
-    renewals, every ten steps, along directions of this seed. The temperature falls from `hot` to 1
-    in three quarters of the steps: at first signs are not yet decided.
+    renewals, every ten steps, along directions of this seed. A rough search has half the prior's
+    strength, and a temperature that falls to 1 in three quarters of the steps: at first signs are
+    not yet decided.
     """
-    read, energy, calls, held = columns.mean, TotalVariation(strength), count(), list[Tensor]()
+    energy, heat = (TotalVariation(3.0), 10.0) if rough else (TotalVariation(6.0), 1.0)
+    read, calls, held = columns.mean, count(), list[Tensor]()
     blur = (0.05 * read.mean()) ** 2 + (0.1 * read).square()
     certain = 1 / (columns.spread.square() + blur)
 
@@ -136,7 +133,7 @@ def feature_cost(
         found = features(inputs)[0] / held[0]
         factor = (certain * found.detach().abs() * read).sum() / (certain * read.square()).sum()
         found = found / factor.clamp(min=torch.finfo(factor.dtype).tiny)
-        weight = 0.5 * certain / hot ** (1 - min(1.0, progress / 0.75))
+        weight = 0.5 * certain / heat ** (1 - min(1.0, progress / 0.75))
         cases = (
             math.log(positive) - weight * (found - read).square(),
             math.log(1 - positive) - weight * (found + read).square(),
@@ -228,10 +225,9 @@ def read_image(run: Run, steps: int) -> Tensor | None:
         image = image + 0.97 * low.to(image) + (0.0 if high is None else 0.03 * high.to(image))
     features, seed = features_of(call.name, seen), seed_from(run.generator)
     positive = min(0.75, max(0.25, float((call.inputs > 0).double().mean())))
-    for share, rate, strength, hot in ((1.0, 0.3, 3.0, 10.0), (1 / 3, 0.1, 6.0, 1.0)):
-        cost = feature_cost(features, columns, strength, positive, seed, hot)
-        some, settled = max(1, math.ceil(share * steps)), 0.75 if hot > 1 else 0.0
-        descent = Descent(some, rate, "adam", "cosine", run.watch.left(), settled)
+    for rough, some, rate, settled in ((True, steps, 0.3, 0.75), (False, steps / 3, 0.1, 0.0)):
+        cost, some = feature_cost(features, columns, positive, seed, rough), math.ceil(some)
+        descent = Descent(max(1, some), rate, "adam", "cosine", run.watch.left(), settled)
         image = replace(run, progress=None).minimise(cost, image[None], descent).inputs[0]
     return image
 

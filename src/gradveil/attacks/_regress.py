@@ -21,10 +21,8 @@ STRENGTHS = tuple(10.0 ** (k / 2) for k in range(-6, 5))
 
 
 class Ridge(NamedTuple):
-    """λ, infinite where no other predicts better than the mean, and the error that it leaves.
-
-    That is the mean squared error of samples left out, over the targets' variance.
-    """
+    """λ, infinite where no other predicts better than the mean, and the mean squared error that it
+    leaves of samples left out, over the targets' variance."""
 
     strength: float
     error: float

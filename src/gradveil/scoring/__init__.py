@@ -1,11 +1,4 @@
-"""Scores of reconstructions, matching of images, and intervals of means.
-
->>> import torch
->>> from gradveil.scoring import score
->>> image = torch.linspace(0, 1, 64).reshape(1, 1, 8, 8)
->>> round(float(score(image + 0.1, image, ssim=False).mse), 4)
-0.01
-"""
+"""Scores of reconstructions, matching of images, and intervals of means."""
 
 from ._intervals import (
     MARGIN,
