@@ -26,6 +26,9 @@ from gradveil.mechanisms import (
 
 LOG_ROOT_TAU = 0.5 * math.log(2 * math.pi)
 
+COLUMNS = 2**15
+"""How many entries of all messages are brought to float64 at a time."""
+
 EXACT = 1e-8
 """A variance of log-levels below it comes from rounding: the levels are known."""
 
@@ -168,8 +171,8 @@ def noise_table(
     if bool((level > 0).all()) and bool(((share == 0) | (share == 1)).all()):
         logs = torch.zeros(len(y), len(v), dtype=torch.float64, device=y.device)
         terms = torch.zeros_like(logs)
-        for start in range(0, y.shape[1], 2**15):  # brought to float64 at a time
-            part = slice(start, start + 2**15)
+        for start in range(0, y.shape[1], COLUMNS):
+            part = slice(start, start + COLUMNS)
             own, other = y[:, part].double(), v[:, part].double() * share[part]
             own, other = own - other.mean(0), other - other.mean(0)
             weighted = own / level[part].square()
