@@ -122,15 +122,13 @@ class _Posterior:
     attack: Adaptive
     run: Run
     channel: Channel
+    energy: Energy
 
     @classmethod
     def at(cls, estimate: Tensor, attack: Adaptive, run: Run) -> "_Posterior":
         """With the known mechanism, or planned with the sensitivities at the estimate."""
-        return cls(attack, run, plan_channel(run.observation, run.labels, estimate, run.generator))
-
-    @property
-    def energy(self) -> Energy:
-        return energy_of(self.attack.prior)
+        channel = plan_channel(run.observation, run.labels, estimate, run.generator)
+        return cls(attack, run, channel, energy_of(attack.prior))
 
     def evidence(self, progress: float = 1.0) -> Evidence:
         """What the observation says at this stage: intervals open, the looseness falls."""

@@ -82,11 +82,13 @@ class InvertingGradients(LabelledSearch):
 
     def search(self, run: Run) -> Reconstruction:
         """What is certain by itself, or the better one of that and of the descent."""
+        seed = seed_from(run.generator)  # of what is drawn beside the starts: these stay the same
         early = run.watch.part(0.5)  # of a time budget, for what is tried before the descent
-        found = self._closed_form(replace(run, generator=_aside(run), watch=early))
+        aside = torch.Generator().manual_seed(seed)
+        found = self._closed_form(replace(run, generator=aside, watch=early))
         if found is not None and (found.is_certain or found.status == INTERRUPTED):
             return found
-        result = self._descend(run)
+        result = self._descend(run, torch.Generator().manual_seed(seed))
         return result if found is None else self._better(run, result, found)
 
     def _closed_form(self, run: Run) -> Reconstruction | None:
@@ -121,8 +123,7 @@ class InvertingGradients(LabelledSearch):
         better = judged[0] < judged[1]
         return replace(result, inputs=guess.inputs, loss=costs[0]) if better else result
 
-    def _descend(self, run: Run) -> Reconstruction:
-        aside = _aside(run)
+    def _descend(self, run: Run, aside: torch.Generator) -> Reconstruction:
         unit = self._unit(run, aside)
         found = self._search(run, self._cost(run, unit), aside)
         best = found.best
@@ -213,8 +214,3 @@ def between(start: float, end: float, share: float) -> float:
     if start > 0 and end > 0:
         return start * math.exp(share * math.log(end / start))
     return start + share * (end - start)
-
-
-def _aside(run: Run) -> torch.Generator:
-    """For what is drawn beside the starts, so that these stay the same."""
-    return torch.Generator().manual_seed(seed_from(run.generator))
