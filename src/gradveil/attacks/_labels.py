@@ -90,9 +90,6 @@ def _misfit(residuals: Tensor, precision: Tensor) -> Tensor:
     return (precision * residuals.square()).sum(dim=-1)
 
 
-_HARDLY = 0.3  # how much an entry counts that was pruned: it says only that it was not sent
-
-
 def recover_labels(observation: Observation, generator: torch.Generator | None = None) -> Tensor:
     """The labels of the batch, sorted by class: which image has which is not known.
 
@@ -184,9 +181,9 @@ def _reading(gradient: Tensors, layer: Call, expected: Tensor) -> Reading:
     power = features.square().sum().clamp_min(1e-30)
     projected = (weight * features).sum(dim=1) / power
     noise = float(weight.sum(dim=0).square().mean()) / len(weight)
-    averaged = noise / float(power)
+    averaged, hardly = noise / float(power), 0.3  # pruned: it says only that it was not sent
     if bias is None:
-        trust = torch.where(weight.any(dim=1), 1.0, _HARDLY).to(projected)
+        trust = torch.where(weight.any(dim=1), 1.0, hardly).to(projected)
         return Reading(projected, trust, averaged, expected)
     known = bias != 0
     reach = projected[known].square().sum().clamp_min(1e-30)
@@ -196,7 +193,7 @@ def _reading(gradient: Tensors, layer: Call, expected: Tensor) -> Reading:
     share = noise / (noise + spread + 1e-30)
     mixed = torch.where(known, (1 - share) * bias + share * projected, 0.0)
     variance = noise * spread / (noise + spread + 1e-30)
-    return Reading(mixed, torch.where(known, 1.0, _HARDLY).to(mixed), variance, expected)
+    return Reading(mixed, torch.where(known, 1.0, hardly).to(mixed), variance, expected)
 
 
 def _expected(observation: Observation, outputs: Tensor) -> Tensor:

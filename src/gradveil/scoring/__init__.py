@@ -10,15 +10,7 @@ from ._intervals import (
     gain_over_guess,
     share_interval,
 )
-from ._scores import (
-    PieceScores,
-    Scores,
-    match,
-    score,
-    score_table,
-    score_tokens,
-    structural_similarity,
-)
+from ._scores import PieceScores, Scores, match, score, score_table, score_tokens
 
 # What `__all__` does not list is for our own packages.
 __all__ = [
