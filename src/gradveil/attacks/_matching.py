@@ -262,7 +262,7 @@ def plan_channel(
     values = message(estimate)
     sent = {name: observation.sent[name] for name in values}
     mechanism, sensitivities = observation.mechanism, None
-    if _is_planned(observation):
+    if mechanism is None or _prunes_by_sensitivity(observation):
         assert defense is not None
         moments = Moments.of_values(values, estimate.numel())
         if defense.about.needs.sensitivities:
@@ -291,11 +291,10 @@ def final_evidence(
 def depends_on_inputs(observation: Observation) -> bool:
     """Whether the attacker's plan changes with its estimate."""
     defense = observation.defense
-    return _is_planned(observation) and (defense is None or defense.about.varies)
+    planned = observation.mechanism is None or _prunes_by_sensitivity(observation)
+    return planned and (defense is None or defense.about.varies)
 
 
-def _is_planned(observation: Observation) -> bool:
-    """Whether the attacker measures at its estimate: a whole plan, or by what was pruned."""
+def _prunes_by_sensitivity(observation: Observation) -> bool:
     defense = observation.defense
-    by_sensitivity = isinstance(defense, OptimalPruning) and defense.about.private
-    return observation.mechanism is None or by_sensitivity
+    return isinstance(defense, OptimalPruning) and defense.about.private

@@ -35,7 +35,7 @@ class Run:
         return sent_row(self.observation)
 
     @property
-    def distance(self) -> Cost:
+    def distance(self) -> Callable[[Tensor], Tensor]:
         """From inputs to the cosine distance of their message from what was sent."""
         message, sent = self.observation.message(self.labels), self.sent
         return lambda inputs: cosine_distance(tuple(message(inputs).values()), sent)
