@@ -22,8 +22,8 @@ from gradveil.attacks import (
     TotalVariation,
     observe,
 )
-from gradveil.attacks._channel import plan_channel
 from gradveil.attacks._descent import message_of
+from gradveil.attacks._matching import plan_channel
 from gradveil.attacks._refine import Finish
 from gradveil.models import build_model
 from gradveil.scoring import score
@@ -101,7 +101,7 @@ def test_pruning_with_noise_is_censored_too():
     observation = observed(conv_net(1, (6, 6)), truth, [0, 1], defense, mechanism="known")
     labels = torch.tensor([0, 1])
     channel = plan_channel(observation, labels, truth, generator())
-    values, pruned = message_of(observation)(truth, labels), channel.sent == 0
+    values, pruned = message_of(observation, labels)(truth), channel.sent == 0
     assert not bool(channel.silent.any())
     assert bool((values[pruned].abs() <= channel.high[pruned] + 1e-6).all())
     assert float(channel.high[pruned].max()) < float(values.abs().max())

@@ -6,7 +6,7 @@ from torch import Tensor, nn
 
 from gradveil import GradientNoise, NoDefense, OptimalNoise
 from gradveil.attacks import IdentificationReport, identify_trials
-from gradveil.attacks._identify_trials import Population
+from gradveil.attacks._identify import Population
 from gradveil.defenses import Defense
 from tests.attacks.tiny import generator
 

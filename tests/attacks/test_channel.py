@@ -2,7 +2,7 @@ import pytest
 import torch
 
 from gradveil import GradientPruning, OptimalPruning
-from gradveil.attacks._channel import open_channel
+from gradveil.attacks._matching import open_channel
 from gradveil.mechanisms import Mechanism, RoundingMechanism
 
 from .tiny import conv_net, observed

@@ -20,6 +20,7 @@ from gradveil import (
     Rounding,
 )
 from gradveil.attacks import Identify, Observation, ThreatModel, observe
+from gradveil.attacks._identify import Identification
 from gradveil.defenses import Defense
 from gradveil.mechanisms import Mechanism
 from gradveil.sensitivity import Exact, Moments
@@ -274,3 +275,14 @@ def test_what_does_not_fit_is_refused() -> None:
 def test_no_observations_are_no_results() -> None:
     images, targets, _ = images_and_model()
     assert Identify((images, targets)).many([]) == []
+
+
+def test_the_posterior_of_known_likelihoods() -> None:
+    likelihoods = torch.tensor([0.0, math.log(3.0)])
+    found = Identification(likelihoods, torch.tensor([[0.0], [1.0]]))
+    torch.testing.assert_close(found.posterior, torch.tensor([0.25, 0.75]))
+    assert (found.best, found.rank(0), found.rank(1)) == (1, 2.0, 1.0)
+    torch.testing.assert_close(found.mean, torch.tensor([0.75]))
+    tokens = Identification(torch.zeros(2), torch.tensor([[1, 2], [1, 3]]))
+    assert tokens.error(torch.tensor([1, 3])) == 0.25
+    assert tokens.rank(0) == tokens.rank(1) == 1.5

@@ -7,7 +7,7 @@ from torch.nn import functional as F
 
 from gradveil import ClampedNoise, GradientNoise, NoDefense, OptimalNoise, PrivateNoise, Rounding
 from gradveil.attacks import Identify, Observation, ThreatModel, identify_trials, observe
-from gradveil.attacks._identify_trials import Draw, IdentificationReport, Population, Trial
+from gradveil.attacks._identify import Draw, IdentificationReport, Population, Trial
 from gradveil.defenses import Defense, LaplaceNoise
 from gradveil.messages import LocalSteps
 from tests.attacks.likelihood import log_likelihood

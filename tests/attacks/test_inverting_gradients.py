@@ -43,7 +43,7 @@ def test_total_variation_is_in_units_of_the_root_of_random_distances():
     observation = observed(conv_net(1, (6, 6)), truth, [0, 1])
     run = Run(observation, torch.tensor([0, 1]), generator(), Watch(None))
     drawn = random_examples(observation, 8 * 2, generator()).split(2)
-    distances = [cosine_distance(run.parts(inputs), run.sent) for inputs in drawn]
+    distances = [cosine_distance(run.message(inputs), run.sent) for inputs in drawn]
     unit = InvertingGradients(total_variation_end=1e-7)._unit(run, generator())
     assert 0 < unit < 1
     torch.testing.assert_close(unit.square(), torch.stack(distances).median())

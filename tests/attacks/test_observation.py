@@ -109,7 +109,7 @@ def test_wrong_labels_are_an_error() -> None:
         replace(found, label_counts=torch.tensor([1, 1, 2, 0]))
     with pytest.raises(ValueError, match="should hold 4 counts"):
         replace(found, label_counts=torch.tensor([1, 2]))
-    with pytest.raises(ValueError, match="should hold 3 labels"):
+    with pytest.raises(ValueError, match=r"`labels` should hold .* for each of the 3 inputs"):
         replace(found, labels=torch.tensor([1, 2]))
 
 

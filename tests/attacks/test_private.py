@@ -6,7 +6,7 @@ from torch import Tensor
 
 from gradveil import GradientMessage, PrivateNoise
 from gradveil.attacks import Adaptive, InvertingGradients, TotalVariation
-from gradveil.attacks._channel import plan_channel
+from gradveil.attacks._matching import plan_channel
 from gradveil.attacks._refine import Finish
 from gradveil.messages import ClippedMessage, LocalSteps
 

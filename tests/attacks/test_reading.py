@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from gradveil._tensors import flatten
-from gradveil.attacks._channel import read
+from gradveil.attacks._matching import read
 from gradveil.mechanisms import LaplaceMechanism, Mechanism, RoundingMechanism
 
 VALUES = {"w": torch.tensor([[3.0, -0.2], [0.7, 0.0]]), "b": torch.tensor(1.3)}

@@ -87,8 +87,8 @@ def test_soft_labels_take_the_layout_of_the_loss():
         soft = soft_targets(seen(model, loss, vectors, labels))
         assert (tuple(soft.blank.shape), soft.classes) == (shape, place)
         logits = torch.randn(shape, generator=generator())
-        assert soft.settled(logits).shape == labels.shape
-        torch.testing.assert_close(soft.relaxed(logits).sum(place), torch.ones(2, 3))
+        assert soft.of(logits, settled=True).shape == labels.shape
+        torch.testing.assert_close(soft.of(logits).sum(place), torch.ones(2, 3))
 
 
 def test_what_hides_the_targets_is_said():

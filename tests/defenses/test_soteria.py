@@ -6,7 +6,7 @@ from torch.nn.functional import cross_entropy
 
 from gradveil import GradientMessage, Moments
 from gradveil.attacks import Adaptive, InvertingGradients, ThreatModel, observe
-from gradveil.attacks._channel import plan_channel
+from gradveil.attacks._matching import plan_channel
 from gradveil.catalog import spec_of
 from gradveil.defenses import Soteria
 from gradveil.mechanisms import Mechanism

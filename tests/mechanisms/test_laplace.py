@@ -5,8 +5,8 @@ import torch
 from scipy import stats
 
 from gradveil import Moments, NonFiniteError, reconstruction_bound
-from gradveil.attacks._channel import read
 from gradveil.attacks._likelihood import doubt_between
+from gradveil.attacks._matching import read
 from gradveil.mechanisms import LaplaceMechanism, Mechanism
 from gradveil.theory import fisher_trace
 from tests.attacks.likelihood import log_likelihood

@@ -5,8 +5,8 @@ import pytest
 import torch
 
 from gradveil import NonFiniteError
-from gradveil.attacks._channel import read
 from gradveil.attacks._likelihood import doubt_between
+from gradveil.attacks._matching import read
 from gradveil.mechanisms import QuantisationMechanism
 from tests.attacks.likelihood import log_likelihood
 

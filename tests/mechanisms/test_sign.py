@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from gradveil.attacks._channel import read
+from gradveil.attacks._matching import read
 from gradveil.mechanisms import SignMechanism
 from tests.attacks.likelihood import log_likelihood
 

@@ -4,7 +4,8 @@ from torch import Tensor
 
 from gradveil import NonFiniteError, load_dataset
 from gradveil.attacks import Reconstruction
-from gradveil.scoring import score, structural_similarity
+from gradveil.scoring import score
+from gradveil.scoring._scores import structural_similarity
 
 
 def images(*shape: int, seed: int = 0, dtype: torch.dtype = torch.float32) -> Tensor:

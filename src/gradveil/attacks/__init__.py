@@ -9,8 +9,7 @@ from ._dlg import DLG, IDLG
 from ._exact_inversion import ExactInversion
 from ._fishing import Fishing
 from ._grad_inversion import GradInversion
-from ._identify import Identify
-from ._identify_trials import IdentificationReport, identify_trials
+from ._identify import IdentificationReport, Identify, identify_trials
 from ._imprint import Imprint
 from ._inverting_gradients import InvertingGradients
 from ._labels import recover_labels

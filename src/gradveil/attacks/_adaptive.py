@@ -11,10 +11,9 @@ from gradveil.denoising import Denoiser
 from gradveil.theory import GaussianPrior
 
 from ._attack import FINISHED, Progress, Reconstruction
-from ._channel import LOOSENESS, Channel, depends_on_inputs, plan_channel
 from ._descent import SETTLED, Descent, Minimum, Point, consensus
 from ._inverting_gradients import InvertingGradients, between
-from ._matching import Evidence
+from ._matching import LOOSENESS, Channel, Evidence, depends_on_inputs, plan_channel
 from ._observation import check_known
 from ._plan_reader import PlanReader, plan_can_be_read
 from ._priors import Denoised, Energy, TotalVariation, energy_of
@@ -34,16 +33,14 @@ class Adaptive(LabelledSearch):
 
     The intervals open gradually. The unaware attack's own result and starts from noise go through
     the same last stages, and the most likely one wins. Where even that one leaves a part of the
-    message unexplained, all are wrong, each in its own way, and the mean of the likely ones, images
-    of equal labels matched first, is nearer to the truth than any. A descent goes on from that
-    mean; if its end explains the message it is returned, else the point half way. Where the plan
-    was made at the attacker's estimate the unaware result as it was counts, too, for that may have
-    led the others astray.
+    message unexplained, the mean of the likely ones, images of equal labels matched first, is
+    nearer to the truth. A descent goes on from there; if its end explains the message it is
+    returned, else the point half way. The unaware result as it was is one of the likely ones where
+    the plan was made at the attacker's estimate, for that may have led the others astray.
 
     Args:
         unaware: The attack whose result is the warm start; its steps and rate are used, too.
-        prior: `TotalVariation`, the theory's `GaussianPrior`, a `gradveil.denoising.Denoiser`
-            (learned from public examples), or `None` (flat).
+        prior: `None` is flat.
         restarts: How many starts from N(0, I) beside the warm one.
         finish: The second-order steps at the end.
 
@@ -71,7 +68,6 @@ class Adaptive(LabelledSearch):
             check_kind(self.finish, "finish", Finish, "Use `Finish()`.")
 
     def search(self, run: Run) -> Reconstruction:
-        """The most likely batch; the defense or the mechanism must be known."""
         seen = run.observation
         check_known(seen)
         defense = seen.defense and seen.defense.seen_in(seen.sent)
@@ -80,7 +76,12 @@ class Adaptive(LabelledSearch):
         progress = self.progress or self.unaware.progress
         unaware = replace(self.unaware, time_budget=run.watch.left(), progress=progress)
         warm = unaware(seen, run.generator)
-        return warm if warm.status != FINISHED else self._read(run, self._likeliest(run, warm))
+        result = warm if warm.status != FINISHED else self._likeliest(run, warm)
+        if result.status != FINISHED or not plan_can_be_read(seen):
+            return result
+        if run.misfit(result.inputs) < 0.5:  # noise has less than half of the message's power
+            return result
+        return PlanReader(time_budget=run.watch.left()).improve(run, result)
 
     def _likeliest(self, run: Run, warm: Reconstruction) -> Reconstruction:
         """Plan, search from noise, plan again, then bring all candidates to the end."""
@@ -99,17 +100,6 @@ class Adaptive(LabelledSearch):
         end = posterior.agreed(polished, posterior.finish(polished), warm.inputs)
         return Reconstruction(end.inputs, run.labels, end.cost, end.status)
 
-    def _read(self, run: Run, result: Reconstruction) -> Reconstruction:
-        """The result, or what the noise levels show if that is more likely.
-
-        They are read where noise has at least half of the message's power.
-        """
-        if result.status != FINISHED or not plan_can_be_read(run.observation):
-            return result
-        if run.misfit(result.inputs) < 0.5:
-            return result
-        return PlanReader(time_budget=run.watch.left()).improve(run, result)
-
     def configured(
         self,
         steps: int | None = None,
@@ -121,14 +111,8 @@ class Adaptive(LabelledSearch):
         return replace(own, unaware=self.unaware.configured(steps, progress=progress))
 
 
-LOOSE = 10 * LOOSENESS
-"""The looseness at the start of the search, which falls to that of the end."""
-
 WRONG = 2 * LOOSENESS
 """A candidate that leaves more than this unexplained is not taken alone."""
-
-ALIKE = 1.25
-"""How many times what the best candidate leaves unexplained others may leave that count, too."""
 
 
 @dataclass(frozen=True)
@@ -138,27 +122,25 @@ class _Posterior:
     attack: Adaptive
     run: Run
     channel: Channel
+    energy: Energy
 
     @classmethod
     def at(cls, estimate: Tensor, attack: Adaptive, run: Run) -> "_Posterior":
         """With the known mechanism, or planned with the sensitivities at the estimate."""
-        return cls(attack, run, plan_channel(run.observation, run.labels, estimate, run.generator))
-
-    @property
-    def energy(self) -> Energy:
-        return energy_of(self.attack.prior)
+        channel = plan_channel(run.observation, run.labels, estimate, run.generator)
+        return cls(attack, run, channel, energy_of(attack.prior))
 
     def evidence(self, progress: float = 1.0) -> Evidence:
         """What the observation says at this stage: intervals open, the looseness falls."""
         seen = self.run.observation
         opening = min(1.0, max(0.0, 2 * progress - 0.25))
         size = seen.batch_size * math.prod(seen.input_shape)
-        return self.channel.evidence(opening, between(LOOSE, LOOSENESS, progress), size)
+        return self.channel.evidence(opening, between(10 * LOOSENESS, LOOSENESS, progress), size)
 
+    @torch.no_grad()
     def values(self, inputs: Tensor) -> Tensor:
         """The message, not differentiated."""
-        with torch.no_grad():
-            return self.run.message(inputs)
+        return self.run.message(inputs)
 
     def is_solved_by(self, result: Reconstruction) -> bool:
         """Whether nothing was hidden and the unaware attack has it all: a prior would only hurt."""
@@ -172,7 +154,6 @@ class _Posterior:
         return self.channel.unexplained(self.evidence(), self.values(inputs))
 
     def costs(self, candidates: Tensor) -> Tensor:
-        """Of each candidate, by the final evidence."""
         evidence, energy = self.evidence(), self.energy
         found = [evidence.misfit(self.values(x)) + energy(x) for x in candidates]
         return torch.stack(found).detach()
@@ -219,7 +200,7 @@ class _Posterior:
         if end.status != FINISHED or not left > WRONG:
             return end
         others = polished.inputs[polished.costs.argsort()[1:]]
-        near = [x for x in others if self.unexplained(x) <= ALIKE * left]
+        near = [x for x in others if self.unexplained(x) <= 1.25 * left]
         if depends_on_inputs(self.run.observation):
             near.append(unaware)
         if not near:

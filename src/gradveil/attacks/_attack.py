@@ -48,9 +48,7 @@ Own = TypeVar("Own", bound="Attack")
 
 
 class Attack(ABC):
-    """A way to rebuild the private batch from an Observation.
-
-    A new attack is one small file: implement `__call__`.
+    """A way to rebuild the private batch from an Observation: implement `__call__`.
 
     >>> class Blank(Attack):
     ...     def __call__(self, observation, generator=None):
@@ -70,7 +68,7 @@ class Attack(ABC):
     def __call__(
         self, observation: Observation, generator: torch.Generator | None = None
     ) -> Reconstruction:
-        """Attack one observation; all randomness comes from the generator."""
+        """All randomness comes from the generator."""
 
     def configured(
         self: Own,
@@ -100,7 +98,6 @@ class Search(Attack):
 
     Args:
         time_budget: Seconds after which the best so far is returned; `None`: no limit.
-        progress: Called with (step, steps in all, best own cost so far).
     """
 
     time_budget: float | None = None

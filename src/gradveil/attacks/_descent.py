@@ -9,9 +9,8 @@ import torch
 from torch import Tensor
 from torch.func import grad_and_value, vmap
 
-from gradveil._random import normal_like
 from gradveil._tensors import flatten
-from gradveil.messages import GradientMessage
+from gradveil.messages import trainable_parameters
 from gradveil.scoring import match
 
 from ._attack import FINISHED, INTERRUPTED, TIME_BUDGET, Progress
@@ -23,8 +22,6 @@ attack's own yardstick, by which the best iterate is picked. `progress` runs fro
 
 SETTLED = 7 / 8
 """From this share of the steps on nothing is annealed, and iterates are comparable."""
-MANY, SMALL = 4, 4096
-"""Candidates and their entries from which, and up to which, batching pays on a processor."""
 
 
 @dataclass(frozen=True)
@@ -32,7 +29,6 @@ class Descent:
     """How to descend: the update rule, its rate, and how long.
 
     Args:
-        lr: The rate of the first update.
         method: "signed-adam" (Adam on the signs of the gradient) or "adam".
         decay: "steps" (× 0.1 after 3/8, 5/8 and 7/8 of the steps), "cosine" or "none".
         settled: From this share of the steps on iterates compete by their own costs. Before it,
@@ -57,8 +53,6 @@ class Descent:
 
 @dataclass
 class Point:
-    """The best point so far."""
-
     inputs: Tensor
     cost: float = float("inf")
     status: str = FINISHED
@@ -74,7 +68,6 @@ class Minimum:
 
     @property
     def best(self) -> Point:
-        """The candidate of the least cost."""
         place = self.costs.argmin()
         return Point(self.inputs[place], float(self.costs[place]), self.status)
 
@@ -98,7 +91,6 @@ class Watch:
         return max(0.0, self._start + self._budget - time.monotonic())
 
     def is_over(self) -> bool:
-        """Whether the budget is spent."""
         return self.left() == 0.0
 
     def share(self) -> float:
@@ -238,7 +230,7 @@ def _evaluator(cost: Cost) -> Callable[..., tuple[Tensor, Tensor]]:
     def evaluate(candidates: Tensor, share: float, *data: Tensor) -> tuple[Tensor, Tensor]:
         many = len(candidates) > 1
         if candidates.device.type == "cpu":
-            many = len(candidates) >= MANY and candidates[0].numel() <= SMALL
+            many = len(candidates) >= 4 and candidates[0].numel() <= 4096
         if not many:
             pairs = [alone(row, share, *rest) for row, *rest in zip(candidates, *data, strict=True)]
             gradients, owns = zip(*pairs, strict=True)
@@ -253,35 +245,16 @@ def _evaluator(cost: Cost) -> Callable[..., tuple[Tensor, Tensor]]:
     return evaluate
 
 
-def message_of(observation: Observation) -> Callable[[Tensor, Tensor], Tensor]:
-    """(inputs, labels) to the message that they would make, all entries in one row."""
-    parts = parts_of(observation)
-    return lambda inputs, labels: torch.cat([part.reshape(-1) for part in parts(inputs, labels)])
-
-
-def parts_of(observation: Observation) -> Callable[[Tensor, Tensor], tuple[Tensor, ...]]:
-    """The same tensor by tensor. Of a plain gradient only targets change: it is checked once."""
-    first = observation.message(torch.zeros(observation.batch_size))
-    fixed = first if type(first) is GradientMessage else None
-
-    def parts(inputs: Tensor, labels: Tensor) -> tuple[Tensor, ...]:
-        message = observation.message(labels) if fixed is None else fixed.of(labels)
-        return tuple(message(inputs).values())
-
-    return parts
+def message_of(observation: Observation, labels: Tensor) -> Callable[[Tensor], Tensor]:
+    """From inputs to the message that they would make with these labels, in one row."""
+    message = observation.message(labels)
+    return lambda inputs: flatten(message(inputs))
 
 
 def sent_row(observation: Observation) -> Tensor:
     """What was sent, in the order of the message's names."""
-    names = observation.message(torch.zeros(observation.batch_size)).parameters  # type: ignore[attr-defined]
+    names = trainable_parameters(observation.model)
     return flatten({name: observation.sent[name] for name in names})
-
-
-def noise_start(observation: Observation, count: int, generator: torch.Generator) -> Tensor:
-    """`count` candidates drawn from N(0, I), in the dtype and on the device of what was sent."""
-    like = next(iter(observation.sent.values()))
-    blank = like.new_empty(count, observation.batch_size, *observation.input_shape)
-    return normal_like(blank, generator)
 
 
 def consensus(seeds: Tensor, labels: Tensor) -> Tensor:

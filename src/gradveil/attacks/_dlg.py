@@ -11,12 +11,11 @@ from torch.nn.functional import one_hot
 from gradveil._checks import WrongValue, first_line
 from gradveil._random import generator_or_fresh, named_stream, normal_like
 from gradveil._tensors import relative_misfit
-from gradveil.messages import FunctionalLoss
 
 from ._attack import FINISHED, Reconstruction, Search
 from ._descent import Watch, clamp, message_of, minimise_lbfgs
 from ._labels import recover_labels
-from ._model_layers import random_inputs
+from ._model_layers import loss_of, random_inputs
 from ._observation import Observation, check_observation
 
 GRANT = "Grant the targets: `ThreatModel(labels='known')`."
@@ -32,20 +31,14 @@ class SoftTargets:
     """
 
     blank: Tensor
-    classes: int | None
+    classes: int | None = None
     known: Tensor | None = None
 
-    def relaxed(self, variables: Tensor) -> Tensor:
-        """What the loss is given on the way."""
-        if self.known is not None:
-            return self.known
-        return variables if self.classes is None else variables.softmax(self.classes)
-
-    def settled(self, variables: Tensor) -> Tensor:
-        """The targets at the end: numbers, or the likeliest classes."""
-        if self.known is not None:
-            return self.known
-        return variables if self.classes is None else variables.argmax(self.classes)
+    def of(self, variables: Tensor, settled: bool = False) -> Tensor:
+        """What the loss is given on the way; settled: numbers, or the likeliest classes."""
+        if self.known is not None or self.classes is None:
+            return variables if self.known is None else self.known
+        return variables.argmax(self.classes) if settled else variables.softmax(self.classes)
 
 
 def soft_targets(observation: Observation) -> SoftTargets:
@@ -57,7 +50,7 @@ def soft_targets(observation: Observation) -> SoftTargets:
     generator = named_stream("targets")  # the attack's own draws stay the same
     like = next(iter(observation.sent.values()))
     shape = (observation.batch_size, *observation.target_shape)
-    soft = SoftTargets(like.new_zeros(shape), None)
+    soft = SoftTargets(like.new_zeros(shape))
     if observation.task != "numbers":
         soft = _distributions(observation, shape, generator)
     inputs = random_inputs(observation, observation.batch_size, generator)
@@ -65,7 +58,7 @@ def soft_targets(observation: Observation) -> SoftTargets:
     slope, found = soft.blank, "that its derivative is 0"
     with torch.enable_grad():
         try:
-            values = message_of(observation)(inputs, soft.relaxed(variables))
+            values = message_of(observation, soft.of(variables))(inputs)
             (slope,) = torch.autograd.grad(
                 values.square().sum(), variables, allow_unused=True, materialize_grads=True
             )
@@ -81,7 +74,7 @@ def _distributions(
     observation: Observation, shape: tuple[int, ...], generator: torch.Generator
 ) -> SoftTargets:
     """Probabilities in a layout in which the loss takes them: classes second, or last."""
-    loss = FunctionalLoss(observation.model, observation.loss_fn, seed=0)
+    loss = loss_of(observation)
     with torch.no_grad():
         inputs = random_inputs(observation, observation.batch_size, generator)
         outputs: Any = loss.outputs(loss.parameters, inputs)
@@ -111,15 +104,13 @@ class DLG(Search):
     even what the threat model grants, and needs a loss that takes class probabilities, as
     `torch.nn.functional.cross_entropy` does. Targets that are numbers are optimised themselves.
     Made for smooth models and few images: with ReLU or large batches it rarely converges. Starts
-    are from N(0, 0.1² I): the paper's N(0, I) converges several times more slowly on its own
-    network.
+    are from N(0, 0.1² I), from where it converges faster than from the paper's N(0, I).
 
     Reference: Zhu, Liu and Han, "Deep Leakage from Gradients", NeurIPS 2019.
 
     Args:
         steps: L-BFGS iterations of one start, at most.
         restarts: Starts at most; the next is tried only if none before reached `tolerance`.
-        tolerance: The relative cost at which a start counts as converged.
 
     >>> DLG(steps=50)(seen, torch.Generator().manual_seed(0)).targets
     tensor([1])
@@ -138,7 +129,7 @@ class DLG(Search):
         blank = like.new_zeros(observation.batch_size, *observation.input_shape)
 
         def cost(row: Tensor) -> Tensor:
-            own = targets.relaxed(row[blank.numel() :].view_as(targets.blank))
+            own = targets.of(row[blank.numel() :].view_as(targets.blank))
             message = observation.message(own)(row[: blank.numel()].view_as(blank))
             return relative_misfit(message, observation.sent)
 
@@ -155,7 +146,7 @@ class DLG(Search):
         best = min(points, key=lambda point: point.cost)
         inputs, rest = best.inputs.tensor_split([blank.numel()])
         inputs = clamp(inputs.view_as(blank), observation.low, observation.high)
-        labels = targets.settled(rest.view_as(targets.blank))
+        labels = targets.of(rest.view_as(targets.blank), settled=True)
         return Reconstruction(inputs, labels, best.cost, points[-1].status)
 
     def _targets(self, observation: Observation, generator: torch.Generator) -> SoftTargets:
@@ -177,4 +168,4 @@ class IDLG(DLG):
 
     def _targets(self, observation: Observation, generator: torch.Generator) -> SoftTargets:
         labels = recover_labels(observation, generator)
-        return SoftTargets(next(iter(observation.sent.values())).new_zeros(0), None, labels)
+        return SoftTargets(next(iter(observation.sent.values())).new_zeros(0), known=labels)

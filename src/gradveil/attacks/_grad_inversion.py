@@ -2,18 +2,14 @@
 
 from collections.abc import Callable
 from dataclasses import KW_ONLY, dataclass, replace
-from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from gradveil.messages import FunctionalLoss
-
 from ._attack import FINISHED, INTERRUPTED, Reconstruction
 from ._descent import Cost, Descent, consensus
-from ._matching import cosine_distance
-from ._model_layers import recorded
+from ._model_layers import loss_of, recorded
 from ._observation import Observation
 from ._priors import total_variation
 from ._targets import LabelledSearch, Run
@@ -56,7 +52,6 @@ class GradInversion(LabelledSearch):
     rounds: int = 16
 
     def search(self, run: Run) -> Reconstruction:
-        """The best of all seeds and of their mean."""
         cost, now = self._cost(run), run.noise(self.seeds)
         whole, steps = Descent(self.steps, self.lr), max(1, round(self.steps / self.rounds))
         for number in range(self.rounds):
@@ -72,26 +67,24 @@ class GradInversion(LabelledSearch):
             now = minimum.inputs
             if minimum.status != FINISHED:
                 break
-        best, end = int(minimum.costs.argmin()), minimum.best
-        inputs, own = end.inputs, end.cost
-        if minimum.status != INTERRUPTED:
-            mean = consensus(now, run.labels)[best]
+        best = minimum.best
+        if best.status != INTERRUPTED:
+            mean = consensus(now, run.labels)[minimum.costs.argmin()]
             with torch.no_grad():
                 shared = float(cost(mean, 1.0, mean, torch.zeros_like(minimum.costs[0]))[1])
-            if shared < own:
-                inputs, own = mean, shared
-        return Reconstruction(inputs, run.labels, own, minimum.status)
+            if shared < best.cost:
+                best = replace(best, inputs=mean, cost=shared)
+        return Reconstruction(best.inputs, run.labels, best.cost, best.status)
 
     def _cost(self, run: Run) -> Cost:
         """(all terms, those without the group's) of one seed."""
-        parts, sent = run.parts, run.sent
+        distance, tv = run.distance, self.total_variation
         statistics = batch_norm_distance(run.observation) if self.batch_norm > 0 else None
 
         def cost(
             inputs: Tensor, progress: float, mean: Tensor, group: Tensor
         ) -> tuple[Tensor, Tensor]:
-            own = cosine_distance(parts(inputs), sent)
-            own = own + self.total_variation * total_variation(inputs)
+            own = distance(inputs) + tv * total_variation(inputs)
             own = own + self.l2 * inputs.square().mean()
             if statistics is not None:
                 own = own + self.batch_norm * statistics(inputs)
@@ -109,19 +102,15 @@ def batch_norm_distance(observation: Observation) -> Callable[[Tensor], Tensor] 
     positions, and μ̂_l, σ̂_l what the model carries. `None` for models without running statistics.
     Eq. 7 of the paper has norms that are not relative to σ̂.
     """
-    loss = FunctionalLoss(observation.model, observation.loss_fn, seed=0)
-    layers = [
-        ("", module)
-        for module in observation.model.modules()
-        if isinstance(module, _BatchNorm) and module.running_mean is not None
-    ]
+    loss, modules = loss_of(observation), observation.model.modules()
+    norms = [module for module in modules if isinstance(module, _BatchNorm)]
+    layers = [("", norm) for norm in norms if norm.running_mean is not None]
 
     def distance(inputs: Tensor) -> Tensor:
-        with recorded(layers) as seen:
+        with recorded(layers) as calls:
             loss.outputs(loss.parameters, inputs)
         found = []
-        layer: Any
-        for _, layer, values in seen:
+        for _, layer, values in calls:
             over = [0, *range(2, values.dim())]
             spread = (layer.running_var.detach() + layer.eps).sqrt()
             mean, variance = values.mean(over), values.var(over, unbiased=False)

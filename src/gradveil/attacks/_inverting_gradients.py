@@ -13,7 +13,7 @@ from gradveil._random import named_stream, seed_from
 from ._attack import FINISHED, INTERRUPTED, Reconstruction
 from ._descent import SETTLED, Cost, Descent, Minimum, Watch
 from ._exact_inversion import ExactInversion
-from ._matching import cosine_distance, euclidean_evidence
+from ._matching import euclidean_evidence
 from ._model_layers import random_examples
 from ._peel import Peel
 from ._priors import TotalVariation, total_variation
@@ -21,9 +21,6 @@ from ._refine import Finish, Stages, refine_in_stages
 from ._regress import Regress
 from ._targets import LabelledSearch, Run
 from ._unpool import Unpool
-
-TRIAL = 0.2
-"""The share of the steps after which a single start is chosen."""
 
 
 @dataclass(frozen=True)
@@ -36,22 +33,20 @@ class InvertingGradients(LabelledSearch):
     It works for FedAvg's updates, too.
 
     Args:
-        steps: First-order steps (signed Adam).
-        lr: The first step's size; × 0.1 after 3/8, 5/8 and 7/8 of the steps.
+        lr: The first step's size (signed Adam); × 0.1 after 3/8, 5/8 and 7/8 of the steps.
         total_variation: Its weight at the start ...
         total_variation_end: ... and, falling geometrically, after 7/8 of the steps, both in units
             of the root of the distance that random inputs have; `None`: as at the start.
         restarts: How many starts from N(0, I) run beside each other; the least cost wins.
         finish: Second-order steps at the end, where the message is nearly explained.
         peel: Inverts a fully connected ReLU layer at the model's start (`ExactInversion`), or else
-            solves the last layers first, with no more steps for them than the attack itself has.
-            Where that is known to be right, nothing else is done; else what fits better, that or
-            the descent, is kept.
+            solves the last layers first, in at most as many steps. Where that is known to be right,
+            nothing else is done; else what fits better, that or the descent, is kept.
         unpool: Solves the stages of a convolutional model one after the other from its end, where
             the last layers alone do not show the inputs; where that works, nothing else is done.
-        regress: Makes the first start (`Regress`), with no more samples than the attack has steps,
-            and goes on from it with a quarter of the rate. An attack with one start tries both for
-            a fifth of the steps, and takes the one with the less cost.
+        regress: Makes the first start (`Regress`), with at most as many samples as steps, which
+            goes on with a quarter of the rate. An attack with one start tries both for a fifth of
+            the steps, and takes the one with the less cost.
     """
 
     steps: int = 1000
@@ -68,10 +63,10 @@ class InvertingGradients(LabelledSearch):
     def __post_init__(self) -> None:
         super().__post_init__()
         check_not_negative(self._end, "total_variation_end")
-        parts = {"finish": Finish, "peel": Peel, "unpool": Unpool, "regress": Regress}
-        for name, kind in parts.items():
-            if getattr(self, name) is not None:
-                check_kind(getattr(self, name), name, kind, f"Use for example `{kind.__name__}()`.")
+        for kind in (Finish, Peel, Unpool, Regress):
+            part = getattr(self, name := kind.__name__.lower())
+            if part is not None:
+                check_kind(part, name, kind, f"Use for example `{kind.__name__}()`.")
 
     @classmethod
     def paper(cls, **changes: Any) -> "InvertingGradients":
@@ -87,11 +82,13 @@ class InvertingGradients(LabelledSearch):
 
     def search(self, run: Run) -> Reconstruction:
         """What is certain by itself, or the better one of that and of the descent."""
+        seed = seed_from(run.generator)  # of what is drawn beside the starts: these stay the same
         early = run.watch.part(0.5)  # of a time budget, for what is tried before the descent
-        found = self._closed_form(replace(run, generator=_aside(run), watch=early))
+        aside = torch.Generator().manual_seed(seed)
+        found = self._closed_form(replace(run, generator=aside, watch=early))
         if found is not None and (found.is_certain or found.status == INTERRUPTED):
             return found
-        result = self._descend(run)
+        result = self._descend(run, torch.Generator().manual_seed(seed))
         return result if found is None else self._better(run, result, found)
 
     def _closed_form(self, run: Run) -> Reconstruction | None:
@@ -126,8 +123,7 @@ class InvertingGradients(LabelledSearch):
         better = judged[0] < judged[1]
         return replace(result, inputs=guess.inputs, loss=costs[0]) if better else result
 
-    def _descend(self, run: Run) -> Reconstruction:
-        aside = _aside(run)
+    def _descend(self, run: Run, aside: torch.Generator) -> Reconstruction:
         unit = self._unit(run, aside)
         found = self._search(run, self._cost(run, unit), aside)
         best = found.best
@@ -150,10 +146,10 @@ class InvertingGradients(LabelledSearch):
             if first.status == INTERRUPTED:
                 return first
             return first.beside(self._minimise(run, cost, noise[1:], watch))
-        silent, steps = replace(run, progress=None), max(1, round(TRIAL * self.steps))
+        silent, steps = replace(run, progress=None), max(1, round(0.2 * self.steps))
         sides = ((gentle, estimate), (self, noise))
         one, other = (
-            replace(side, steps=steps)._minimise(silent, cost, start, watch.part(TRIAL))
+            replace(side, steps=steps)._minimise(silent, cost, start, watch.part(0.2))
             for side, start in sides
         )
         if INTERRUPTED in (one.status, other.status):
@@ -173,21 +169,21 @@ class InvertingGradients(LabelledSearch):
         total variation weighs less there. It does not weigh as much less as the distance is
         smaller: such a distance has little slope, too, and the images need a prior the more.
         """
-        sent, parts, count = run.sent, run.parts, len(run.labels)
+        count, distance = len(run.labels), run.distance
         if self.total_variation_end is None:
-            return sent.new_ones(())
+            return run.sent.new_ones(())
         drawn = random_examples(run.observation, 8 * count, generator).split(count)
         with torch.no_grad():
-            found = [cosine_distance(parts(inputs), sent) for inputs in drawn]
+            found = [distance(inputs) for inputs in drawn]
         return torch.stack(found).median().clamp(0.0, 1.0).sqrt()
 
     def _cost(self, run: Run, unit: Tensor) -> Cost:
         """D(g(x), y) + unit · weight · TV(x) at this stage of the annealing."""
-        sent, parts, start, end = run.sent, run.parts, self.total_variation, self._end
+        distance, start, end = run.distance, self.total_variation, self._end
 
         def cost(inputs: Tensor, progress: float) -> Tensor:
             weight = between(start, end, min(1.0, progress / SETTLED))
-            return cosine_distance(parts(inputs), sent) + unit * weight * total_variation(inputs)
+            return distance(inputs) + unit * weight * total_variation(inputs)
 
         return cost
 
@@ -218,8 +214,3 @@ def between(start: float, end: float, share: float) -> float:
     if start > 0 and end > 0:
         return start * math.exp(share * math.log(end / start))
     return start + share * (end - start)
-
-
-def _aside(run: Run) -> torch.Generator:
-    """For what is drawn beside the starts, so that these stay the same."""
-    return torch.Generator().manual_seed(seed_from(run.generator))

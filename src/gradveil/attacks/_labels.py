@@ -8,13 +8,13 @@ import torch
 from torch import Tensor
 from torch.func import grad
 
-from gradveil._checks import WrongValue
+from gradveil._checks import WrongValue, check_kind
 from gradveil._random import generator_or_fresh
 from gradveil._tensors import Tensors
 from gradveil.messages import trainable_parameters
 
 from ._model_layers import Call, last_layer, linear_calls, random_inputs
-from ._observation import Observation, check_observation
+from ._observation import Observation
 
 
 class Reading(NamedTuple):
@@ -90,9 +90,6 @@ def _misfit(residuals: Tensor, precision: Tensor) -> Tensor:
     return (precision * residuals.square()).sum(dim=-1)
 
 
-_HARDLY = 0.3  # how much an entry counts that was pruned: it says only that it was not sent
-
-
 def recover_labels(observation: Observation, generator: torch.Generator | None = None) -> Tensor:
     """The labels of the batch, sorted by class: which image has which is not known.
 
@@ -110,9 +107,8 @@ def recover_labels(observation: Observation, generator: torch.Generator | None =
 
     Exact for one example without noise. For batches it is right as far as D_c is: on models that
     are not yet trained. For trained ones a D_c of one parameter is fitted with the counts
-    (`if_trained`), which finds more than a guess that spreads labels evenly, and not all: the
-    paper's CNN after 60 steps, batches of 16, 0.77 of the labels against 0.68. FedAvg's updates are
-    read as the mean gradient of their steps.
+    (`if_trained`), which finds more than a guess that spreads labels evenly, and not all. FedAvg's
+    updates are read as the mean gradient of their steps.
 
     References: Zhao, Mopuri and Bilen, "iDLG: Improved Deep Leakage from Gradients", 2020; Wainakh
     et al., "User-Level Label Leakage from Gradients in Federated Learning", PoPETs 2022.
@@ -121,15 +117,12 @@ def recover_labels(observation: Observation, generator: torch.Generator | None =
     >>> recover_labels(replace(seen, labels=None, label_counts=None))
     tensor([1])
     """
-    tokens = isinstance(observation, Observation) and observation.tokens
-    check_observation(observation, tokens=tokens)
+    check_kind(observation, "observation", Observation, "Make one with `observe`.")
     if observation.labels is not None:
         return observation.labels
     if observation.task != "classification":
         expected = "be of class labels where these are read off the last layer"
-        advice = (
-            "Grant them (`ThreatModel(labels='known')`), or use one that looks for them: `DLG`."
-        )
+        advice = "Grant them (`ThreatModel(labels='known')`), or use `DLG`, which looks for them."
         raise WrongValue("observation", expected, f"targets that are {observation.task}", advice)
     counts = observation.label_counts
     if counts is None:
@@ -153,8 +146,7 @@ def _estimated_counts(observation: Observation, generator: torch.Generator) -> T
     """
     probes = random_inputs(observation, 32, generator)
     parameters, gradient = trainable_parameters(observation.model), observation.sent
-    local = observation.local
-    if local is not None:
+    if (local := observation.local) is not None:
         moved = [1 - local.momentum ** (k + 1) for k in range(local.steps)]
         if local.steps > 1:
             parameters = {name: value + gradient[name] / 2 for name, value in parameters.items()}
@@ -171,10 +163,8 @@ def _estimated_counts(observation: Observation, generator: torch.Generator) -> T
         unit = _expected(observation, torch.zeros_like(outputs)) * classes / (classes - 1)
         return fit_counts([reading, *if_trained(reading, unit, total)], total)
     factors = torch.logspace(-0.5, 0.5, 21, dtype=torch.float64).tolist()  # of the features' size
-    scaled = [
-        reading._replace(values=reading.values / f, variance=reading.variance / f**2)
-        for f in factors
-    ]
+    values, variance = reading.values, reading.variance
+    scaled = [reading._replace(values=values / f, variance=variance / f**2) for f in factors]
     return fit_counts(scaled, total)
 
 
@@ -187,15 +177,13 @@ def _reading(gradient: Tensors, layer: Call, expected: Tensor) -> Reading:
     is most likely small, and counts as a 0 of little weight.
     """
     features = layer.inputs.reshape(-1, layer.layer.in_features).mean(dim=0)
-    weight = gradient[layer.weight]
-    bias = gradient.get(layer.bias)
-    seen = weight != 0
+    weight, bias = gradient[layer.weight], gradient.get(layer.bias)
     power = features.square().sum().clamp_min(1e-30)
     projected = (weight * features).sum(dim=1) / power
     noise = float(weight.sum(dim=0).square().mean()) / len(weight)
-    averaged = noise / float(power)
+    averaged, hardly = noise / float(power), 0.3  # pruned: it says only that it was not sent
     if bias is None:
-        trust = torch.where(seen.any(dim=1), 1.0, _HARDLY).to(projected)
+        trust = torch.where(weight.any(dim=1), 1.0, hardly).to(projected)
         return Reading(projected, trust, averaged, expected)
     known = bias != 0
     reach = projected[known].square().sum().clamp_min(1e-30)
@@ -205,7 +193,7 @@ def _reading(gradient: Tensors, layer: Call, expected: Tensor) -> Reading:
     share = noise / (noise + spread + 1e-30)
     mixed = torch.where(known, (1 - share) * bias + share * projected, 0.0)
     variance = noise * spread / (noise + spread + 1e-30)
-    return Reading(mixed, torch.where(known, 1.0, _HARDLY).to(mixed), variance, expected)
+    return Reading(mixed, torch.where(known, 1.0, hardly).to(mixed), variance, expected)
 
 
 def _expected(observation: Observation, outputs: Tensor) -> Tensor:

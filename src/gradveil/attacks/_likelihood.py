@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.distributions import Normal, StudentT
 
-from gradveil._checks import WrongType, check_structure, check_values
+from gradveil._checks import WrongType, check_structure
 from gradveil._tensors import Level, Tensors, flatten
 from gradveil.mechanisms import (
     LaplaceMechanism,
@@ -51,12 +51,10 @@ class Doubt:
 
     @property
     def levels_differ(self) -> bool:
-        """Whether the two plans have different levels anywhere."""
         return any((*self.levels.values(), *self.shared.values()))
 
     @staticmethod
     def mean(doubts: Sequence["Doubt"]) -> "Doubt":
-        """The mean over several pairs of plans."""
         return Doubt(
             {name: fmean(d.levels[name] for d in doubts) for name in doubts[0].levels},
             {name: fmean(d.shared[name] for d in doubts) for name in doubts[0].shared},
@@ -99,8 +97,6 @@ def log_likelihoods(
 
     With all terms that depend on the mechanism; `doubt` is `None` if this very one was applied.
     """
-    for one in values:
-        check_values(one)
     for one in sent:
         check_structure(one, values[0], "sent", "values")
     tables = [
@@ -349,10 +345,8 @@ def same_noise(one: Any, other: Any) -> bool:
         return one is other
 
     def same(level: Level | None, its: Level | None) -> bool:
-        if isinstance(level, Mapping) and isinstance(its, Mapping):
-            return level.keys() == its.keys() and all(
-                torch.equal(tensor, its[name]) for name, tensor in level.items()
-            )
-        return level is its or (isinstance(level, float | int) and level == its)
+        if not isinstance(level, Mapping) or not isinstance(its, Mapping):
+            return level is its or (isinstance(level, float | int) and level == its)
+        return level.keys() == its.keys() and all(torch.equal(level[n], its[n]) for n in level)
 
     return all(same(getattr(one, name), getattr(other, name)) for name in ("std", "keep", "clip"))

@@ -77,16 +77,6 @@ class ThreatModel:
             expected = f"have labels='known' or 'unknown' {where}"
             raise WrongValue("threat", expected, f"labels='counts' with {task}")
 
-    def told(self, targets: Tensor, classes: int | None) -> dict[str, Any]:
-        """The `labels` and the `label_counts` that the attacker gets."""
-        task, counts = task_of(targets), None
-        self.check_task(task)
-        if task == "classification":
-            check_classes(classes)
-            if self.labels != "unknown":
-                counts = torch.bincount(targets, minlength=classes or 1)
-        return {"labels": targets if self.labels == "known" else None, "label_counts": counts}
-
 
 @dataclass(frozen=True)
 class Observation:
@@ -103,10 +93,9 @@ class Observation:
     """
 
     model: nn.Module
-    """The model as the client got it; attacks never modify it."""
+    """As the client got it; attacks never modify it."""
     loss_fn: LossFunction
     sent: Tensors
-    """The values that left the client."""
     batch_size: int
     input_shape: tuple[int, ...]
     """Of one example, without the batch."""
@@ -156,7 +145,17 @@ class Observation:
         if self.local is not None:
             check_kind(self.local, "local", LocalSteps, "Use `LocalSteps(lr=0.1, steps=2)`.")
         check_choice(self.task, "task", TASKS)
-        self._check_labels()
+        if self.labels is not None:
+            check_targets(self.labels, self.batch_size, "labels")
+            if self.task == "classification":
+                check_labels(self.labels, "labels")
+        if (counts := self.label_counts) is not None:
+            check_labels(counts, "label_counts")
+            total = (self.num_classes, self.batch_size)
+            if (*counts.shape, int(counts.sum())) != total:
+                expected = "hold {} counts that add up to the batch size {}".format(*total)
+                found = f"shape {tuple(counts.shape)} and sum {int(counts.sum())}"
+                raise WrongValue("label_counts", expected, found)
 
     def message(self, targets: Any) -> Message:
         """What these targets would make before noise, as a function of the inputs.
@@ -174,21 +173,6 @@ class Observation:
             return GradientMessage(self.model, self.loss_fn, targets)
         return self.local.message(self.model, self.loss_fn, targets)
 
-    def _check_labels(self) -> None:
-        for name, given in (("labels", self.labels), ("label_counts", self.label_counts)):
-            if given is not None and (self.task == "classification" or name == "label_counts"):
-                check_labels(given, name)
-            elif given is not None:
-                check_targets(given, self.batch_size, name)
-        if self.labels is not None and self.labels.shape[:1] != (self.batch_size,):
-            expected = f"hold {self.batch_size} labels, one for each example"
-            raise WrongValue("labels", expected, f"`labels.shape = {tuple(self.labels.shape)}`")
-        counts, total = self.label_counts, (self.num_classes, self.batch_size)
-        if counts is not None and (*counts.shape, int(counts.sum())) != total:
-            expected = "hold {} counts that add up to the batch size {}".format(*total)
-            found = f"shape {tuple(counts.shape)} and sum {int(counts.sum())}"
-            raise WrongValue("label_counts", expected, found)
-
 
 def check_observation(observation: object, *, tokens: bool = False) -> None:
     """Require an Observation, of numbers or of tokens."""
@@ -201,7 +185,6 @@ def check_observation(observation: object, *, tokens: bool = False) -> None:
 
 
 def check_known(observation: Observation) -> None:
-    """Require one that tells the defense or the mechanism."""
     if observation.defense is None and observation.mechanism is None:
         advice = "Use ThreatModel(mechanism='known') or 'realised', or an unaware attack."
         raise WrongValue("observation", "tell the defense or the mechanism", "neither", advice)
@@ -223,18 +206,14 @@ def observe(
     """Play the client: defend the batch's message and keep only what the attacker may have.
 
     Args:
-        model: The model that the server sent out.
-        loss_fn: The loss of the training.
         batch: The private inputs and their targets: class labels, numbers, or several labels for
             each example. Inputs may be the ids of tokens; then targets may be the ids again (a
             language model).
-        defense: What the client does to its message.
         threat: What the attacker is granted; the default is labels known, mechanism unknown.
-        num_classes: Of the data; needed where targets are class labels.
+        num_classes: Needed where targets are class labels.
         input_range: The least and the largest value of normalised inputs.
         local: FedAvg's local steps; a gradient is sent if `None`.
         layout: Of a table, which is known to everybody.
-        generator: For the defense's probes and noise.
     """
     threat = ThreatModel() if threat is None else threat
     check_kind(threat, "threat", ThreatModel, "Use for example `ThreatModel(labels='unknown')`.")
@@ -247,7 +226,12 @@ def observe(
         expected = "be left out for tokens: FedAvg's update is not supported for integer inputs"
         raise WrongValue("local", expected, str(local), assigned=True)
     low, high = (None, None) if input_range is None else check_pair(input_range, "input_range")
-    known = threat.mechanism != "unknown"
+    task, counts, known = task_of(targets), None, threat.mechanism != "unknown"
+    threat.check_task(task)
+    if task == "classification":
+        check_classes(num_classes)
+        if threat.labels != "unknown":
+            counts = torch.bincount(targets, minlength=num_classes or 1)
     blank = Observation(
         model,
         loss_fn,
@@ -257,12 +241,13 @@ def observe(
         1 if num_classes is None else num_classes,
         low=low if threat.statistics else None,
         high=high if threat.statistics else None,
-        **threat.told(targets, num_classes),
+        labels=targets if threat.labels == "known" else None,
+        label_counts=counts,
         defense=defense.without_memory() if known else None,
         local=local,
         server=threat.server,
         tokens=tokens,
-        task=task_of(targets),
+        task=task,
         target_shape=tuple(targets.shape[1:]),
         layout=layout,
     )

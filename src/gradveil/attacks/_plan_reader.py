@@ -16,8 +16,8 @@ from gradveil.mechanisms import Mechanism
 from gradveil.sensitivity import Moments, draw_probes
 
 from ._attack import Reconstruction
-from ._channel import estimator_for
 from ._descent import Cost, Descent, Point, Watch, sent_row
+from ._matching import estimator_for
 from ._model_layers import features_of, linear_calls, random_inputs
 from ._observation import Observation, check_known
 from ._priors import TotalVariation
@@ -26,16 +26,12 @@ from ._targets import LabelledSearch, Run
 
 @dataclass(frozen=True)
 class Columns:
-    """u_j of every column, up to one factor, with the c_i of the rows that were found with them."""
+    """y_ij² over their median, c_i of the rows, and mean and standard deviation of each u_j."""
 
     squares: Tensor
-    """y_ij² over their median."""
     rows: Tensor
-    """c_i."""
     mean: Tensor
-    """E[u_j | y]."""
     spread: Tensor
-    """The standard deviation of u_j given y."""
 
 
 def read_columns(sent: Tensor) -> Columns:
@@ -98,9 +94,8 @@ def read_pixels(columns: Columns, low: Tensor, high: Tensor) -> Tensor:
         share = place - below
         return table.gather(1, below) * (1 - share) + table.gather(1, below + 1) * share
 
-    costs = max(
-        map(costs_of, factors), key=lambda costs: float((shares.log() - costs).logsumexp(1).sum())
-    )
+    tables, prior = map(costs_of, factors), shares.log()
+    costs = max(tables, key=lambda costs: float((prior - costs).logsumexp(1).sum()))
     expected = shares
     for _ in range(40):
         posterior = (shares.log() - costs).softmax(1)
@@ -109,22 +104,19 @@ def read_pixels(columns: Columns, low: Tensor, high: Tensor) -> Tensor:
 
 
 def feature_cost(
-    features: Callable[[Tensor], Tensor],
-    columns: Columns,
-    strength: float,
-    positive: float,
-    seed: int,
-    hot: float,
+    features: Callable[[Tensor], Tensor], columns: Columns, positive: float, seed: int, rough: bool
 ) -> Cost:
     """Σ_j -log p(û_j | a_j(x) / ‖∇a_j(x)‖) + strength · TV(x), with the sign of each a_j unknown.
 
     What was read of a layer's input is û_j = |a_j| / ‖∇a_j‖, up to one factor for all, which is
     fitted at every candidate. Each a_j is û_j with a positive (expected of a share `positive`) or
     a negative sign, or û_j is wrong: a mixture of three. The slopes are constants between their
-    renewals, every ten steps, along directions of this seed. The temperature falls from `hot` to 1
-    in three quarters of the steps: at first signs are not yet decided.
+    renewals, every ten steps, along directions of this seed. A rough search has half the prior's
+    strength, and a temperature that falls to 1 in three quarters of the steps: at first signs are
+    not yet decided.
     """
-    read, energy, calls, held = columns.mean, TotalVariation(strength), count(), list[Tensor]()
+    energy, heat = (TotalVariation(3.0), 10.0) if rough else (TotalVariation(6.0), 1.0)
+    read, calls, held = columns.mean, count(), list[Tensor]()
     blur = (0.05 * read.mean()) ** 2 + (0.1 * read).square()
     certain = 1 / (columns.spread.square() + blur)
 
@@ -141,7 +133,7 @@ def feature_cost(
         found = features(inputs)[0] / held[0]
         factor = (certain * found.detach().abs() * read).sum() / (certain * read.square()).sum()
         found = found / factor.clamp(min=torch.finfo(factor.dtype).tiny)
-        weight = 0.5 * certain / hot ** (1 - min(1.0, progress / 0.75))
+        weight = 0.5 * certain / heat ** (1 - min(1.0, progress / 0.75))
         cases = (
             math.log(positive) - weight * (found - read).square(),
             math.log(1 - positive) - weight * (found + read).square(),
@@ -199,8 +191,8 @@ def plan_can_be_read(observation: Observation) -> bool:
     defense = observation.defense
     if defense is None or observation.mechanism is not None or not defense.about.private:
         return False
-    noise = defense.about.needs.sensitivities and defense.about.family == "noise"
-    return noise and defense.granularity == "parameter"
+    about, per_entry = defense.about, defense.granularity == "parameter"
+    return about.needs.sensitivities and about.family == "noise" and per_entry
 
 
 def read_image(run: Run, steps: int) -> Tensor | None:
@@ -233,10 +225,9 @@ def read_image(run: Run, steps: int) -> Tensor | None:
         image = image + 0.97 * low.to(image) + (0.0 if high is None else 0.03 * high.to(image))
     features, seed = features_of(call.name, seen), seed_from(run.generator)
     positive = min(0.75, max(0.25, float((call.inputs > 0).double().mean())))
-    for share, rate, strength, hot in ((1.0, 0.3, 3.0, 10.0), (1 / 3, 0.1, 6.0, 1.0)):
-        cost = feature_cost(features, columns, strength, positive, seed, hot)
-        some, settled = max(1, math.ceil(share * steps)), 0.75 if hot > 1 else 0.0
-        descent = Descent(some, rate, "adam", "cosine", run.watch.left(), settled)
+    for rough, some, rate, settled in ((True, steps, 0.3, 0.75), (False, steps / 3, 0.1, 0.0)):
+        cost, some = feature_cost(features, columns, positive, seed, rough), math.ceil(some)
+        descent = Descent(max(1, some), rate, "adam", "cosine", run.watch.left(), settled)
         image = replace(run, progress=None).minimise(cost, image[None], descent).inputs[0]
     return image
 
@@ -264,7 +255,6 @@ class PlanReader(LabelledSearch):
     """Steps on the likelihood with the levels as a function of the candidate."""
 
     def search(self, run: Run) -> Reconstruction:
-        """The most likely end; the defense or the mechanism must be known."""
         check_known(run.observation)
         drawn, image = run.clamp(run.noise(1)[0]), read_image(run, self.steps)
         return self._best(run, [drawn] if image is None else [image, drawn])

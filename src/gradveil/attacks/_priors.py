@@ -23,10 +23,8 @@ def total_variation(inputs: Tensor, corner: float = 0.0) -> Tensor:
     """
     if inputs.dim() < 3:
         return inputs.new_zeros(())
-    rows, columns = (
-        (difference.square() + corner**2).sqrt() if corner > 0 else difference.abs()
-        for difference in _differences(inputs)
-    )
+    both = _differences(inputs)
+    rows, columns = ((d.square() + corner**2).sqrt() if corner > 0 else d.abs() for d in both)
     return (rows.sum() + columns.sum()) / inputs.numel()
 
 
@@ -63,14 +61,11 @@ class TotalVariation:
         """Lagged diffusivity: |t| ≈ t² / (2 |t₀|) + |t₀| / 2 around the present differences."""
         if inputs.dim() < 3:
             return torch.zeros_like
-        weights = [
-            self.strength / difference.abs().clamp(min=CORNER)
-            for difference in _differences(inputs)
-        ]
+        over, along = (self.strength / d.abs().clamp(min=CORNER) for d in _differences(inputs))
 
         def multiply(direction: Tensor) -> Tensor:
-            parts = zip(_differences(direction), weights, strict=True)
-            rows, columns = (difference * weight for difference, weight in parts)
+            rows, columns = _differences(direction)
+            rows, columns = rows * over, columns * along
             vertical = pad(rows, (0, 0, 1, 0)) - pad(rows, (0, 0, 0, 1))
             return vertical + pad(columns, (1, 0)) - pad(columns, (0, 1))
 
@@ -84,18 +79,15 @@ class Quadratic:
     mean: Tensor
     """μ, of one example or of all."""
     multiply: Multiply
-    """v ↦ Λ v."""
 
     def __call__(self, inputs: Tensor) -> Tensor:
         centred = self._centred(inputs)
         return 0.5 * (centred * self.multiply(centred)).sum()
 
     def gradient(self, inputs: Tensor) -> Tensor:
-        """Λ (x - μ)."""
         return self.multiply(self._centred(inputs))
 
     def curvature(self, inputs: Tensor) -> Multiply:
-        """Λ."""
         return self.multiply
 
     def _centred(self, inputs: Tensor) -> Tensor:
@@ -115,8 +107,8 @@ def energy_of(prior: TotalVariation | GaussianPrior | Denoiser | None) -> "Energ
     return Quadratic(prior.mean, lambda v: (v.flatten(1) @ precision.to(v)).view_as(v))
 
 
-START, ROUNDS = 3.0, 12
-"""τ at the start of the last steps with a denoiser, and how many levels there are to the end."""
+START = 3.0
+"""τ at the start of the last steps with a denoiser."""
 
 
 @dataclass(frozen=True)
@@ -164,9 +156,9 @@ class Denoised:
         return 0.3 if self.level is None else self.level
 
     def levels(self) -> list[float]:
-        """From the start down to the end, each the same share of the one before."""
+        """Twelve from the start down to the end, each the same share of the one before."""
         ratio = min(1.0, self.now / START)
-        return [max(START, self.now) * ratio ** (k / (ROUNDS - 1)) for k in range(ROUNDS)]
+        return [max(START, self.now) * ratio ** (k / 11) for k in range(12)]
 
 
 Energy: TypeAlias = TotalVariation | Quadratic | Denoised

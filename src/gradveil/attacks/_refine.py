@@ -153,15 +153,12 @@ class Stages:
 
     def objective(self, observation: Observation) -> Objective:
         """Of the model itself, or of its smooth twin."""
-        message, seen = message_of(observation), self.observation
-        return Objective(
-            lambda inputs: message(inputs, self.labels),
-            self.evidence, self.energy, seen.low, seen.high,
-        )  # fmt: skip
+        message, seen = message_of(observation, self.labels), self.observation
+        return Objective(message, self.evidence, self.energy, seen.low, seen.high)
 
     def misfit(self, inputs: Tensor) -> float:
         """Of the model's own message."""
-        return float(self.evidence.misfit(message_of(self.observation)(inputs, self.labels)))
+        return float(self.evidence.misfit(message_of(self.observation, self.labels)(inputs)))
 
 
 def refine_in_stages(

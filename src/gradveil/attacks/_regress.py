@@ -21,10 +21,8 @@ STRENGTHS = tuple(10.0 ** (k / 2) for k in range(-6, 5))
 
 
 class Ridge(NamedTuple):
-    """λ, infinite where no other predicts better than the mean, and the error that it leaves.
-
-    That is the mean squared error of samples left out, over the targets' variance.
-    """
+    """λ, infinite where no other predicts better than the mean, and the mean squared error that it
+    leaves of samples left out, over the targets' variance."""
 
     strength: float
     error: float
@@ -95,10 +93,9 @@ class Regress(LabelledSearch):
 
     by ridge regression, k being the product of messages, tensor by tensor, weighted by how well
     each tensor alone predicts samples that are left out. What the message does not tell stays at
-    the mean, so the estimate is a smooth one and seldom worse than a blind guess. It follows no
-    derivative: the kinks and max-pools that lead a descent astray do not matter. It is a good start
-    for a descent, and where a descent explains nothing, better than its end. Each of the samples
-    costs one gradient.
+    the mean, so the estimate is seldom worse than a blind guess. It follows no derivative: the
+    kinks and max-pools that lead a descent astray do not matter. So it is a good start for a
+    descent, and better than the end of one that explains nothing. A sample costs one gradient.
 
     >>> Regress(samples=20)(seen, torch.Generator().manual_seed(0)).inputs.shape
     torch.Size([1, 3])
@@ -109,9 +106,8 @@ class Regress(LabelledSearch):
     def search(self, run: Run) -> Reconstruction:
         """The estimate; the middle of the range where the samples teach nothing."""
         inputs, count = self.estimate(run, run.generator, run.watch)
-        own = run.misfit(inputs)
         status = TIME_BUDGET if count < self.samples else FINISHED
-        return Reconstruction(inputs, run.labels, own, status)
+        return Reconstruction(inputs, run.labels, run.misfit(inputs), status)
 
     def estimate(self, run: Run, generator: torch.Generator, watch: Watch) -> tuple[Tensor, int]:
         """The inputs, and from how many samples: as many as the time allows, at least 16.

@@ -15,9 +15,8 @@ from gradveil._tensors import Tensors, flatten
 from gradveil.messages import TokenGradient
 
 from ._attack import FINISHED, TIME_BUDGET, Reconstruction, Search
-from ._channel import final_evidence
 from ._descent import Watch
-from ._matching import Evidence, euclidean_evidence
+from ._matching import Evidence, euclidean_evidence, final_evidence
 from ._observation import Observation
 from ._token_rows import Text, likely_tokens
 
@@ -43,10 +42,9 @@ class _Watch(TorchFunctionMode):
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
         place = {F.linear: 0, torch.addmm: 1}.get(func)
-        if place is not None and len(args) > place + 1:
-            name = self._names.get(id(args[place + 1]))
-            if name is not None:
-                self.found.append((args[place], name, func is torch.addmm))
+        if place is not None and len(args) > place + 1 and id(args[place + 1]) in self._names:
+            name = self._names[id(args[place + 1])]
+            self.found.append((args[place], name, func is torch.addmm))
         return func(*args, **(kwargs or {}))
 
 
@@ -93,14 +91,14 @@ def span_of(inputs: LinearInput, sent: Tensors, rows: int, noise: Tensors) -> Te
     m × n matrix, singular values up to about σ (√m + √n) are noise; directions below that are left
     out. There were `rows` inputs, which is the largest rank.
     """
-    gradients, levels = [], []
+    gradients, power = [], 0.0
     for name, transposed in inputs.weights:
         gradient = sent[name].double()
         gradients.append(gradient.T if transposed else gradient)
         level = noise.get(name, gradient.new_zeros(()))
-        levels.append(float(level.double().square().mean()) * gradient.numel())
+        power += float(level.double().square().mean()) * gradient.numel()
     matrix = torch.cat(gradients)
-    edge = (sum(levels) / matrix.numel()) ** 0.5 * sum(size**0.5 for size in matrix.shape)
+    edge = (power / matrix.numel()) ** 0.5 * sum(size**0.5 for size in matrix.shape)
     _, sizes, vectors = torch.linalg.svd(matrix, full_matrices=False)
     rank = int((sizes > max(edge, 3e-6 * float(sizes[0]))).sum())
     span: Tensor = vectors[: min(rank, rows)]
@@ -117,11 +115,6 @@ class Places(NamedTuple):
     def allow(self, place: int, token: Tensor) -> bool:
         """Whether a place can hold a token, as far as that is decided."""
         return not self.decided[place] or bool((self.tokens[place] == token).any())
-
-    def start(self, size: int) -> Tensor:
-        """One of the likeliest tokens of each place for each of so many sequences."""
-        rows = torch.arange(size)
-        return torch.stack([tokens[rows % len(tokens)] for tokens in self.tokens], 1)
 
 
 def find_places(text: Text, first: Tensor | None, width: int) -> Places:
@@ -196,9 +189,18 @@ def assemble(
                 break
         return ids
 
+    def unused() -> Tensor:
+        """In each place one of the tokens that the sequences found so far use least."""
+        ids = []
+        for place, tokens in enumerate(choices):
+            used = torch.tensor([sum(int(other[place] == t) for other in found) for t in tokens])
+            least = tokens[used == used.min()]
+            ids.append(least[torch.randint(len(least), (), generator=generator)])
+        return torch.stack(ids)
+
     found, size = list[Tensor](), len(text.blank)
     for _ in range(8 * size):
-        ids = improved(_unused(choices, found, generator))
+        ids = improved(unused())
         if not any(torch.equal(ids, other) for other in found):
             found.append(ids)
         costs = costs_of(torch.stack(found))
@@ -206,16 +208,6 @@ def assemble(
             break
     best = torch.stack(found)[costs.argsort()][:size]
     return best[torch.arange(size) % len(best)]
-
-
-def _unused(choices: list[Tensor], found: list[Tensor], generator: torch.Generator) -> Tensor:
-    """In each place one of the tokens that the sequences found so far use least."""
-    ids = []
-    for place, tokens in enumerate(choices):
-        used = torch.tensor([sum(int(other[place] == t) for other in found) for t in tokens])
-        least = tokens[used == used.min()]
-        ids.append(least[torch.randint(len(least), (), generator=generator)])
-    return torch.stack(ids)
 
 
 class TokenSearch:
@@ -325,7 +317,8 @@ class SpanCheck(Search):
         spans = _spans(text)
         places = find_places(text, spans.get(0), self.width)
         later = {k: span for k, span in spans.items() if k > 0 and len(span) >= len(spans[0])}
-        start = places.start(len(text.blank))
+        rows = torch.arange(len(text.blank))  # the likeliest tokens of each place take turns
+        start = torch.stack([tokens[rows % len(tokens)] for tokens in places.tokens], 1)
         if later and len(start) > 1 and any(places.decided):
             start = assemble(text, later, places, generator, watch)
         search = TokenSearch(text, start, generator, watch)

@@ -10,9 +10,8 @@ from gradveil._checks import WrongValue
 from gradveil.data import TableLayout
 
 from ._attack import FINISHED, Reconstruction
-from ._channel import final_evidence
 from ._descent import Descent, Minimum, minimise, order_like
-from ._matching import cosine_distance
+from ._matching import final_evidence
 from ._targets import LabelledSearch, Run
 
 
@@ -49,7 +48,6 @@ class TabLeak(LabelledSearch):
     lr: float = 0.06
 
     def search(self, run: Run) -> Reconstruction:
-        """The median over starts."""
         observation, labels, layout = run.observation, run.labels, run.observation.layout
         start = run.noise(self.starts)
         if layout is None:
@@ -57,15 +55,13 @@ class TabLeak(LabelledSearch):
             advice = "Give `observe` the `layout` of the data."
             raise WrongValue("observation", expected, "`layout = None`", advice)
         layout.check(start[0], "observation.input_shape")
-        sent, message, parts = run.sent, run.message, run.parts
+        message, told = run.message, self.progress
 
         def descend(cost: Callable[[Tensor], Tensor], start: Tensor, lr: float) -> Minimum:
             descent = Descent(self.steps, lr, "adam", "cosine", time_budget=run.watch.left())
-            return minimise(
-                lambda z, _: cost(layout.relax(z)), start, descent, progress=self.progress
-            )
+            return minimise(lambda z, _: cost(layout.relax(z)), start, descent, progress=told)
 
-        found = descend(lambda x: cosine_distance(parts(x), sent), start, self.lr)
+        found = descend(run.distance, start, self.lr)
         known = observation.defense is not None or observation.mechanism is not None
         if known and found.status == FINISHED:
             pooled = _pooled(found, labels, layout)

@@ -7,24 +7,14 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from gradveil._random import generator_or_fresh
+from gradveil._random import generator_or_fresh, normal_like
 from gradveil._tensors import relative_misfit
 
 from ._attack import Progress, Reconstruction, Search
-from ._descent import (
-    Cost,
-    Descent,
-    Minimum,
-    Watch,
-    clamp,
-    message_of,
-    minimise,
-    noise_start,
-    parts_of,
-    sent_row,
-)
+from ._descent import Cost, Descent, Minimum, Watch, clamp, message_of, minimise, sent_row
 from ._dlg import DLG
 from ._labels import recover_labels
+from ._matching import cosine_distance
 from ._model_layers import random_inputs
 from ._observation import Observation, check_observation
 
@@ -39,36 +29,27 @@ class Run:
     watch: Watch
     progress: Progress | None = None
 
-    @classmethod
-    def of(
-        cls, attack: Search, observation: Observation, generator: torch.Generator | None
-    ) -> "Run":
-        """From the attack's own settings; targets that are not granted are found first."""
-        check_observation(observation)
-        generator, watch = generator_or_fresh(generator), Watch(attack.time_budget)
-        labels = labels_of(observation, generator)
-        return cls(observation, labels, generator, watch, attack.progress)
-
     @property
     def sent(self) -> Tensor:
         """What was sent, in one row."""
         return sent_row(self.observation)
 
     @property
-    def parts(self) -> Callable[[Tensor], tuple[Tensor, ...]]:
-        """From inputs to the tensors of the message, in the order of `sent`."""
-        parts = parts_of(self.observation)
-        return lambda inputs: parts(inputs, self.labels)
+    def distance(self) -> Callable[[Tensor], Tensor]:
+        """From inputs to the cosine distance of their message from what was sent."""
+        message, sent = self.observation.message(self.labels), self.sent
+        return lambda inputs: cosine_distance(tuple(message(inputs).values()), sent)
 
     @property
     def message(self) -> Callable[[Tensor], Tensor]:
         """From inputs to the message in one row."""
-        message = message_of(self.observation)
-        return lambda inputs: message(inputs, self.labels)
+        return message_of(self.observation, self.labels)
 
     def noise(self, count: int) -> Tensor:
-        """So many batches from N(0, I)."""
-        return noise_start(self.observation, count, self.generator)
+        """So many batches from N(0, I), in the dtype and on the device of what was sent."""
+        seen, like = self.observation, next(iter(self.observation.sent.values()))
+        blank = like.new_empty(count, seen.batch_size, *seen.input_shape)
+        return normal_like(blank, self.generator)
 
     def blank(self, status: str) -> Reconstruction:
         """Noise, for where an attack ended before it found anything."""
@@ -76,7 +57,6 @@ class Run:
         return Reconstruction(inputs, self.labels, self.misfit(inputs), status=status)
 
     def clamp(self, inputs: Tensor) -> Tensor:
-        """The inputs moved into the range, as far as it is known."""
         return clamp(inputs, self.observation.low, self.observation.high)
 
     def minimise(
@@ -104,7 +84,10 @@ class LabelledSearch(Search):
     def __call__(
         self, observation: Observation, generator: torch.Generator | None = None
     ) -> Reconstruction:
-        return self.search(Run.of(self, observation, generator))
+        check_observation(observation)
+        generator, watch = generator_or_fresh(generator), Watch(self.time_budget)
+        labels = labels_of(observation, generator)
+        return self.search(Run(observation, labels, generator, watch, self.progress))
 
     @abstractmethod
     def search(self, run: Run) -> Reconstruction:
@@ -114,7 +97,7 @@ class LabelledSearch(Search):
 def message_misfit(observation: Observation, inputs: Tensor, labels: Tensor) -> float:
     """‖g(inputs) - sent‖² / ‖sent‖²."""
     with torch.no_grad():
-        message = message_of(observation)(inputs, labels)
+        message = message_of(observation, labels)(inputs)
         return float(relative_misfit(message, sent_row(observation)))
 
 

@@ -8,7 +8,6 @@
 torch.Size([64, 3])
 """
 
-from ._denoiser import Denoiser
-from ._learned_prior import LearnedPrior, LearnedPriors
+from ._denoiser import Denoiser, LearnedPrior, LearnedPriors
 
 __all__ = ["Denoiser", "LearnedPrior", "LearnedPriors"]

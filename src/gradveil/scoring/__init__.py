@@ -1,13 +1,5 @@
-"""Scores of reconstructions, matching of images, and intervals of means.
+"""Scores of reconstructions, matching of images, and intervals of means."""
 
->>> import torch
->>> from gradveil.scoring import score
->>> image = torch.linspace(0, 1, 64).reshape(1, 1, 8, 8)
->>> round(float(score(image + 0.1, image, ssim=False).mse), 4)
-0.01
-"""
-
-from ._found import PieceScores, score_table, score_tokens
 from ._intervals import (
     MARGIN,
     AgainstGuess,
@@ -18,7 +10,7 @@ from ._intervals import (
     gain_over_guess,
     share_interval,
 )
-from ._scores import Scores, match, psnr, score, structural_similarity
+from ._scores import PieceScores, Scores, match, score, score_table, score_tokens
 
 # What `__all__` does not list is for our own packages.
 __all__ = [

@@ -1,5 +1,6 @@
-"""Scores of reconstructed images: errors, PSNR, SSIM and label accuracy."""
+"""Scores of reconstructions: images as a whole; texts and tables piece by piece."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -8,46 +9,27 @@ from torch import Tensor
 
 from gradveil._checks import WrongType, WrongValue, check_flag, check_inputs, check_tensor
 from gradveil._imports import require
-from gradveil.data import IDENTITY, Dataset, NormalizationLike, resolve_normalization
+from gradveil.data import IDENTITY, Dataset, NormalizationLike, TableLayout, resolve_normalization
 
 
 def match(reconstruction: Tensor, truth: Tensor) -> Tensor:
-    """For each image of the truth the place of its partner: least total squared error.
-
-    >>> match(torch.tensor([[0.0], [5.0]]), torch.tensor([[4.0], [1.0]])).tolist()
-    [1, 0]
-    """
+    """For each image of the truth the place of its partner: least total squared error."""
     a, b = (x.detach().to("cpu", torch.float64).flatten(1) for x in (truth, reconstruction))
     errors = a.square().sum(1)[:, None] + b.square().sum(1)[None, :] - 2 * a @ b.T
     return best_pairs(errors).to(truth.device)
 
 
 def best_pairs(costs: Tensor) -> Tensor:
-    """For each row the column of its partner: the least total cost.
-
-    >>> best_pairs(torch.tensor([[1.0, 0.0], [0.0, 5.0]])).tolist()
-    [1, 0]
-    """
+    """For each row the column of its partner: the least total cost."""
     require("matching images", "gradveil[audit]", "scipy")
     from scipy.optimize import linear_sum_assignment  # only attackers' scores need it
 
     return torch.as_tensor(linear_sum_assignment(costs.cpu().numpy())[1])
 
 
-PSNR_LIMIT = 120.0
-"""Where PSNR ends, in dB: a perfect copy would be infinite and spoil every mean."""
-
-_SIGMA, _SPREAD = 1.5, 3.5  # of SSIM's Gaussian window, and its radius in units of that
-
-
-def psnr(mse: Tensor) -> Tensor:
-    """10 log10(1 / mse) for errors in [0, 1] units, at most `PSNR_LIMIT`.
-
-    >>> psnr(torch.tensor([0.01, 0.0]))
-    tensor([ 20., 120.])
-    """
-    least = 10 ** (-PSNR_LIMIT / 10)
-    return -10 * torch.log10(mse.clamp_min(least))
+def _psnr(mse: Tensor) -> Tensor:
+    """10 log10(1 / mse) for errors in [0, 1] units; a copy has 120 dB and not infinitely many."""
+    return -10 * torch.log10(mse.clamp_min(1e-12))
 
 
 def structural_similarity(reconstruction: Tensor, truth: Tensor) -> Tensor | None:
@@ -58,32 +40,26 @@ def structural_similarity(reconstruction: Tensor, truth: Tensor) -> Tensor | Non
 
     Reference: Wang et al., "Image Quality Assessment: From Error Visibility to Structural
     Similarity", IEEE TIP 2004.
-
-    >>> image = torch.rand(1, 1, 16, 16, generator=torch.Generator().manual_seed(0))
-    >>> structural_similarity(image, image)
-    tensor([1.])
     """
-    radius = min(int(_SPREAD * _SIGMA + 0.5), (min(truth.shape[-2:]) - 1) // 2)
+    radius = min(5, (min(truth.shape[-2:]) - 1) // 2)
     if radius < 1:
         return None
     require("SSIM", "gradveil[audit]", "torchmetrics")
     from torchmetrics.functional.image import structural_similarity_index_measure as measure
 
-    sigma = min(_SIGMA, radius / _SPREAD)
+    sigma = min(1.5, radius / 3.5)
     values = measure(reconstruction, truth, sigma=sigma, reduction="none", data_range=1.0)
     return torch.as_tensor(values).reshape(len(truth))
 
 
 class Guess(Protocol):
-    """What can be scored: a `Reconstruction`, or anything with these two."""
+    """What can be scored: a `Reconstruction`, or what has these two; unknown labels are -1."""
 
     @property
-    def inputs(self) -> Tensor:
-        """In normalised units, examples first."""
+    def inputs(self) -> Tensor: ...
 
     @property
-    def targets(self) -> Tensor:
-        """The labels; -1 where they are not known."""
+    def targets(self) -> Tensor: ...
 
 
 @dataclass(frozen=True)
@@ -93,11 +69,6 @@ class Scores:
     Which image of a batch comes back in which place is arbitrary where labels repeat or are not
     known, so the scores are those of the `assignment` with the least mean squared error; the
     `unmatched` ones compare place by place, as much of the literature does.
-
-    >>> truth = torch.tensor([[0.0, 0.0], [1.0, 1.0]])
-    >>> scores = score(truth.flip(0), truth)
-    >>> scores.assignment, scores.mse
-    (tensor([1, 0]), tensor([0., 0.]))
     """
 
     mse: Tensor
@@ -128,14 +99,13 @@ def score(
 ) -> Scores:
     """Score a reconstruction against the truth, which no attack has seen.
 
-    Inputs of shape (B, C, H, W) are images; others have no PSNR and no SSIM.
+    Inputs of shape (B, C, H, W) are images; others have no PSNR and no SSIM, which needs
+    `torchmetrics`.
 
     Args:
-        reconstruction: What the attack returned, or its inputs alone.
         truth: The private inputs, or these and their labels.
         normalization: The data set, its name ("mnist", "cifar10") or its (mean, std): the way back
             to [0, 1] units. Inputs are in these units already if `None`.
-        ssim: Whether to compute it; needs `torchmetrics`.
 
     >>> image = torch.linspace(0, 1, 256).reshape(1, 1, 16, 16)
     >>> batch = torch.cat([image, image.flip(-1)])
@@ -154,7 +124,7 @@ def score(
     pixels, true_pixels = (_to_pixels(x, normalization).clamp(0, 1) for x in (guesses, inputs))
     ordered, images = (pixels[assignment], pixels), inputs.dim() == 4
     errors = [_mse(each, true_pixels) for each in ordered]
-    psnrs = [psnr(error) if images else None for error in errors]
+    psnrs = [_psnr(error) if images else None for error in errors]
     similar = structural_similarity if images and ssim else lambda *_: None
     ssims = [similar(each, true_pixels) for each in ordered]
     return Scores(
@@ -223,3 +193,86 @@ def check_shapes(guesses: Tensor, truth: Tensor) -> None:
         found = f"{tuple(guesses.shape)} instead of {tuple(truth.shape)}"
         advice = "Score each batch by itself."
         raise WrongValue("reconstruction", "have the shape of `truth`", found, advice)
+
+
+TOLERANCE = 0.319
+"""In standard deviations: about a quarter of normal numbers are within it around their mean."""
+
+
+@dataclass(frozen=True)
+class PieceScores:
+    """Which pieces of each example were found, examples in the order of the truth.
+
+    Examples of a batch come back in any order: these are the scores of the `assignment` with the
+    most pieces found.
+    """
+
+    found: Mapping[str, Tensor]
+    """By the kind of piece whether each one was found, shape (examples, pieces)."""
+    assignment: Tensor
+    """`assignment[i]` is the place of the reconstruction that was matched to example i."""
+
+    @property
+    def accuracy(self) -> Tensor:
+        """The share of pieces found, for each example."""
+        return torch.cat([*self.found.values()], 1).double().mean(1)
+
+    def summary(self) -> dict[str, float]:
+        """The mean over examples and pieces, of all and by kind where there are such pieces."""
+        kinds = {name: hits for name, hits in self.found.items() if hits.numel()}
+        means = {name: float(hits.double().mean()) for name, hits in kinds.items()}
+        return {"accuracy": float(self.accuracy.mean()), **means}
+
+
+def score_table(
+    reconstruction: Guess | Tensor, truth: tuple[Tensor, Tensor] | Tensor, layout: TableLayout
+) -> PieceScores:
+    """Score rebuilt rows, column by column, as TabLeak does.
+
+    A category is found if it is the right one, a number if it is off by at most `TOLERANCE`.
+
+    Reference: Vero et al., "TabLeak: Tabular Data Leakage in Federated Learning", ICML 2023,
+    arXiv:2210.01785.
+
+    >>> layout = TableLayout.of(continuous=1, categories=[2])
+    >>> truth = torch.tensor([[0.0, 1.0, 0.0], [2.0, 0.0, 1.0]])
+    >>> score_table(torch.tensor([[2.1, 0.4, 0.6], [0.5, 0.9, 0.1]]), truth, layout).summary()
+    {'accuracy': 0.75, 'continuous': 0.5, 'categorical': 1.0}
+    """
+    (found, _), (rows, _) = parts(reconstruction, "reconstruction"), parts(truth, "truth")
+    layout.check(rows, "truth")
+    layout.check(found, "reconstruction")
+    check_shapes(found, rows)
+    found = found.detach().to(rows)
+    guesses, each = found[None], rows[:, None]
+    near = (layout.numbers(guesses) - layout.numbers(each)).abs() <= TOLERANCE
+    same = layout.categories(guesses) == layout.categories(each)
+    nearest = 1e-6 * torch.cdist(rows.double(), found.double())  # of as many columns
+    return _matched({"continuous": near, "categorical": same}, nearest)
+
+
+def score_tokens(
+    reconstruction: Guess | Tensor, truth: tuple[Tensor, Tensor] | Tensor
+) -> PieceScores:
+    """Score reconstructed ids of shape (batch, length): a token is found if it is in its place.
+
+    >>> truth = torch.tensor([[1, 2, 3], [7, 5, 6]])
+    >>> scores = score_tokens(torch.tensor([[7, 5, 4], [1, 2, 3]]), truth)
+    >>> scores.assignment.tolist(), scores.accuracy.tolist()
+    ([1, 0], [1.0, 0.666...])
+    """
+    (guess, _), (wanted, _) = parts(reconstruction, "reconstruction"), parts(truth, "truth")
+    check_inputs(wanted, "truth", tokens=True)
+    check_inputs(guess, "reconstruction", tokens=True)
+    check_shapes(guess, wanted)
+    if wanted.dim() != 2:
+        raise WrongValue("truth", "have the shape (batch, length)", str(tuple(wanted.shape)))
+    return _matched({"tokens": guess.to(wanted)[None] == wanted[:, None]})
+
+
+def _matched(found: Mapping[str, Tensor], penalty: Tensor | float = 0.0) -> PieceScores:
+    """Of tables (truth, guess, pieces); where as many pieces are found, the penalty decides."""
+    costs = penalty - torch.cat([*found.values()], -1).sum(-1).double()
+    chosen = best_pairs(costs).to(costs.device)
+    places = torch.arange(len(chosen), device=costs.device)
+    return PieceScores({name: hits[places, chosen] for name, hits in found.items()}, chosen)
