@@ -8,7 +8,7 @@ import torch
 
 from gradveil import GradientMessage
 from gradveil.attacks._descent import Watch
-from gradveil.attacks._local_head import Expected, LocalSearch, Visits
+from gradveil.attacks._head import Expected, LocalSearch, Visits
 from gradveil.attacks._targets import Run
 from gradveil.messages import LocalSteps
 
@@ -51,10 +51,6 @@ def test_features_along_the_steps_are_those_of_training(local):
     assert training is not None
     wanted = true_features(copy.deepcopy(model), batch, local).double()
     torch.testing.assert_close(training.features(batch[0]), wanted, rtol=1e-4, atol=1e-5)
-    parameters = [now for _, now in training.walk(batch[0])][1]
-    moved = training.at(parameters, 2).observation
-    assert moved.batch_size == 2
-    assert not torch.equal(moved.model[0].weight, model[0].weight)
 
 
 def test_what_is_expected_has_the_mean_and_the_spread_of_what_was_simulated():

@@ -6,10 +6,12 @@ import torch
 from torch import Tensor
 
 from gradveil._checks import WrongValue
+from gradveil._random import normal_like
+from gradveil._typing import Tensors
 
 from ._attack import FINISHED, INTERRUPTED, TIME_BUDGET, Reconstruction
-from ._descent import Descent, Minimum
-from ._local_head import SOLVED, LocalSearch
+from ._descent import Descent
+from ._head import SOLVED, LocalSearch
 from ._model_layers import SmoothTwin, determined_share, features_of, random_inputs
 from ._priors import total_variation
 from ._targets import LabelledSearch, Run
@@ -77,7 +79,7 @@ class Peel(LabelledSearch):
         search = LocalSearch.of(run, ROUGH_SHARE)
         if search is None:
             return None
-        own = features_of(search.local.layer, run.observation)
+        own = features_of(search.local.head.call.name, run.observation)
         share = determined_share(
             own, random_inputs(run.observation, 2, run.generator), run.generator
         )
@@ -148,59 +150,54 @@ class Peel(LabelledSearch):
         for (examples, parameters), own in steps:
             if status != FINISHED or bool(misfits[examples].isfinite().all()):
                 break
-            target, at = features[own].to(inputs), search.at(parameters, len(own))
+            target, noise = features[own].to(inputs), errors[own].to(inputs)
             inputs[examples], misfits[examples], status = self.invert(
-                local.layer, at, target, errors[own].to(inputs)
+                local.head.call.name, run, parameters, target, noise
             )
         return run.clamp(inputs), misfits, status
 
     def invert(
-        self, name: str, run: Run, features: Tensor, noise: Tensor
+        self, name: str, run: Run, parameters: Tensors, features: Tensor, noise: Tensor
     ) -> tuple[Tensor, Tensor, str]:
         """Inputs with these features and their misfits; new starts for images not yet found.
 
-        `name` is the layer that reads the features, `noise` the squared error that each image's
-        features have.
+        `name` is the layer that reads the features, `parameters` are the model's, and `noise` is
+        the squared error that each image's features have.
         """
-        own, best = features_of(name, run.observation), run.noise(1)[0]
+        seen = run.observation
+        own = features_of(name, seen, parameters)
+        blank = features.new_empty(1, len(features), *seen.input_shape)
+        best = normal_like(blank, run.generator)[0]
         with torch.no_grad():
-            others = own(random_inputs(run.observation, 8, run.generator))
+            others = own(random_inputs(seen, 8, run.generator))
             spread = (others[:, None] - features).square().sum(2).mean(0)
             unit = (own(best) - features).square().sum(1).mean()
         misfits, status = torch.full_like(spread, torch.inf), FINISHED
         each = float(noise.mean() / unit) * best[0].numel() / features.shape[1]
         smooth = max(self.total_variation, min(2 * each, 1e-2))  # as for differences of 1
+        twin, known = SmoothTwin(seen, 1.0), seen.low is not None and seen.high is not None
+        twins = features_of(name, twin.observation, parameters)
+        rate = float((seen.high - seen.low).mean()) / 3 if known else 1.0  # type: ignore[operator]
         for _ in range(self.rounds):
             open_ = misfits > FOUND + noise / spread
             if status != FINISHED or not bool(open_.any()):
                 break
-            start = run.noise(1)[:, open_]
-            minimum = self._descend(name, run, features[open_], unit, start, smooth)
+            wanted = features[open_]
+
+            def cost(inputs: Tensor, progress: float, wanted: Tensor = wanted) -> Tensor:
+                twin.set_width(0.1 * 0.01**progress)
+                misfit = (twins(inputs) - wanted).square().sum() / unit
+                weight: float = 1e-2 * (smooth / 1e-2) ** progress
+                return misfit + weight * len(inputs) * total_variation(inputs)
+
+            left = run.watch.left()
+            descent = Descent(self.image_steps, rate, "adam", "cosine", left, settled=1.0)
+            start = normal_like(blank, run.generator)[:, open_]
+            minimum = replace(run, progress=None).minimise(cost, start, descent)
             status = minimum.status
             with torch.no_grad():
-                gaps = (own(minimum.inputs[0]) - features[open_]).square().sum(1)
-            errors = gaps / spread[open_]
+                errors = (own(minimum.inputs[0]) - wanted).square().sum(1) / spread[open_]
             better = errors < misfits[open_]
             places = open_.nonzero().flatten()[better]
             best[places], misfits[places] = minimum.inputs[0][better], errors[better]
         return best, misfits, status
-
-    def _descend(
-        self, name: str, run: Run, features: Tensor, unit: Tensor, start: Tensor, smooth: float
-    ) -> Minimum:
-        """First-order steps of images towards their features; the unit is of squared distances."""
-        seen = run.observation
-        twin = SmoothTwin(seen, 1.0)
-        twins = features_of(name, twin.observation)
-
-        def cost(inputs: Tensor, progress: float) -> Tensor:
-            twin.set_width(0.1 * 0.01**progress)
-            misfit = (twins(inputs) - features).square().sum() / unit
-            weight: float = 1e-2 * (smooth / 1e-2) ** progress
-            return misfit + weight * len(inputs) * total_variation(inputs)
-
-        known = seen.low is not None and seen.high is not None
-        rate = float((seen.high - seen.low).mean()) / 3 if known else 1.0  # type: ignore[operator]
-        left = run.watch.left()
-        descent = Descent(self.image_steps, rate, "adam", "cosine", time_budget=left, settled=1.0)
-        return replace(run, progress=None).minimise(cost, start, descent)

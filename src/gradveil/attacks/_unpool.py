@@ -11,7 +11,7 @@ from gradveil._checks import WrongValue
 
 from ._attack import FINISHED, INTERRUPTED, Reconstruction
 from ._descent import Cost, Descent
-from ._local_head import SOLVED, LocalSearch
+from ._head import SOLVED, LocalSearch
 from ._model_layers import Stage, chain_of, features_of, random_inputs, smooth_images, through
 from ._priors import TotalVariation
 from ._targets import LabelledSearch, Run
@@ -206,7 +206,7 @@ def _determined(search: LocalSearch, run: Run) -> list[Stage] | None:
     """The model's stages, if the equations reach down to where no pool is left below."""
     seen, probe = run.observation, random_inputs(run.observation, 2, run.generator)
     with torch.no_grad():
-        features = features_of(search.local.layer, seen)(probe)
+        features = features_of(search.local.head.call.name, seen)(probe)
         stages = chain_of(seen, features, probe)
     if stages is None or features.shape[1] >= probe[0].numel():
         return None
