@@ -1,13 +1,12 @@
 """Unpooling: the features before each max-pool, from the last to the first, then the images."""
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
-from torch.func import grad
 from torch.nn.functional import conv_transpose2d, one_hot, pad, unfold
 
 from gradveil._checks import WrongValue
@@ -144,16 +143,20 @@ class Equations:
         noise = self.weights.square().sum(1).mean().sqrt() * deviation
         return noise, self.stage.kernel.flatten(1).norm(dim=1).mean() * deviation
 
-    def expected(self, patches: Tensor, gaps: Tensor, shares: Tensor, noise: Tensor) -> Tensor:
+    def expected(self, shares: Tensor, noise: Tensor) -> Callable[[Tensor, Tensor], Tensor]:
         """The misfit of the gradient and of the known u, expected over the positions.
 
-        Of the patches of some inputs, and of their gaps in units of u's error.
+        A function of the patches of some inputs, and of their gaps in units of u's error.
         """
-        residual, of_cells = self.gradient - self.delta(shares) @ patches.T, patches.T[self.cells]
-        spread = ((self.covariance(shares) @ of_cells) * of_cells).sum()
-        values = (shares * gaps.square() * self.seen[:, :, None]).sum()
-        misfit: Tensor = (residual.square().sum() + spread) / noise**2 + values
-        return 0.5 * misfit
+        delta, blocks = self.delta(shares), self.covariance(shares)
+        known = shares * self.seen[:, :, None]
+
+        def misfit(patches: Tensor, gaps: Tensor) -> Tensor:
+            residual, of_cells = self.gradient - delta @ patches.T, patches.T[self.cells]
+            squares = residual.square().sum() + ((blocks @ of_cells) * of_cells).sum()
+            return 0.5 * (squares / noise**2 + (known * gaps.square()).sum())
+
+        return misfit
 
     def estimate(self, inputs: Tensor, shares: Tensor, noise: Tensor, blur: Tensor) -> Tensor:
         """The positions' probabilities when entries of the gradient and of u have such errors.
@@ -250,25 +253,22 @@ def _most_likely(
     start: Tensor,
 ) -> Tensor:
     """The inputs that minimise the expected misfit plus the prior's energy, by a few products."""
-    (noise, blur), precision = errors, prior.inverse()
+    maps, precision = start.detach().clone().requires_grad_(), prior.inverse()
+    patches, gaps, centred = equations.patches(maps), equations.gaps(maps), maps - prior.mean
+    misfit = equations.expected(shares, errors[0])(patches, gaps / errors[1])
+    cost = misfit + 0.5 * (centred * precision.multiply(centred)).sum()
+    (slope,) = torch.autograd.grad(cost, maps, create_graph=True)
 
-    def cost(maps: Tensor) -> Tensor:
-        patches, gaps, centred = equations.patches(maps), equations.gaps(maps), maps - prior.mean
-        energy = 0.5 * (centred * precision.multiply(centred)).sum()
-        return equations.expected(patches, gaps / blur, shares, noise) + energy
-
-    slope = grad(cost)
-    at_zero = slope(torch.zeros_like(start))
-
-    def multiply(rows: Tensor) -> Tensor:
-        return (slope(rows.view(start.shape)) - at_zero).reshape(rows.shape)
+    def multiply(rows: Tensor) -> Tensor:  # the slope is linear in the inputs
+        (product,) = torch.autograd.grad(slope, maps, rows.view_as(maps), retain_graph=True)
+        return product.view(rows.shape)
 
     def precondition(rows: Tensor) -> Tensor:
-        return prior.multiply(rows.view(start.shape)).reshape(rows.shape)
+        return prior.multiply(rows.view_as(maps)).view(rows.shape)
 
-    residual = -slope(start).reshape(1, -1)
+    residual = -slope.detach().reshape(1, -1)
     step, _ = conjugate_gradients(multiply, residual, precondition, 1e-3, max_steps=15)
-    return start + step.view(start.shape)
+    return start + step.view_as(start)
 
 
 def solve_inputs(equations: Equations, shares: Tensor, rounds: int = 6) -> tuple[Tensor, float]:
@@ -515,7 +515,7 @@ def image_cost(
         # the expected -log-likelihood of the gradient and of the outputs
         patches, gaps = equations.patches(features), equations.gaps(features) / blur
         less = (1 - shares) * torch.special.log_ndtr(gaps) * equations.seen[:, :, None]
-        return equations.expected(patches, gaps, shares, noise) - less.sum() + energy(inputs)
+        return equations.expected(shares, noise)(patches, gaps) - less.sum() + energy(inputs)
 
     return cost
 
