@@ -4,7 +4,7 @@ import torch
 from torch import Tensor, nn
 
 from gradveil.attacks import Observation
-from gradveil.attacks._head import LocalHead, Visits, head_of
+from gradveil.attacks._peel import LocalHead, Visits, head_of
 from gradveil.messages import LocalSteps
 
 from .small import LOSS, seeded

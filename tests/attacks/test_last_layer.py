@@ -5,7 +5,7 @@ import torch
 from torch import Tensor
 
 from gradveil.attacks import Observation, Watch
-from gradveil.attacks._head import LastLayer, head_of
+from gradveil.attacks._peel import LastLayer, head_of
 
 from .small import observed, seeded, smooth_images
 from .test_sure_models import LABELS, sure_net

@@ -8,7 +8,7 @@ import torch
 
 from gradveil import GradientMessage
 from gradveil.attacks._descent import Watch
-from gradveil.attacks._head import Expected, LocalSearch, Visits
+from gradveil.attacks._peel import Expected, LocalSearch, Visits
 from gradveil.attacks._targets import Run
 from gradveil.messages import LocalSteps
 

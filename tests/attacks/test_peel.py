@@ -10,7 +10,7 @@ from gradveil import GradientNoise, GradientPruning, NoDefense, Rounding, load_d
 from gradveil._random import named_stream
 from gradveil.attacks import InvertingGradients, Peel, Reconstruction, observe
 from gradveil.attacks._descent import Watch
-from gradveil.attacks._head import LocalHead, head_of
+from gradveil.attacks._peel import LocalHead, head_of
 from gradveil.attacks._refine import Finish
 from gradveil.attacks._targets import Run
 from gradveil.messages import LocalSteps

@@ -2,7 +2,7 @@
 
 import torch
 
-from gradveil.attacks._head import Visits, head_of
+from gradveil.attacks._peel import Visits, head_of
 from gradveil.messages import LocalSteps
 
 from .local_nets import conv_net

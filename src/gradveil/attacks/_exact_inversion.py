@@ -453,13 +453,19 @@ class Problem:
         return inputs, labels
 
     def _as_found(self, explained: Explained) -> Reconstruction:
-        """In the shape, dtype, range and order of the batch, with the misfit of the message."""
+        """In the shape, dtype, range and order of the batch, with the misfit of the message.
+
+        The order is that of labels which are granted and fit.
+        """
         observation, like = self.observation, next(iter(self.observation.sent.values()))
         inputs, labels = explained
         shape = (observation.batch_size, *observation.input_shape)
         inputs = clamp(inputs.to(like).reshape(shape), observation.low, observation.high)
         ordered = observation.local is not None and observation.local.batch_size is not None
-        order = _order(labels, None if ordered else observation.labels)
+        wanted = None if ordered or observation.labels is None else observation.labels.cpu()
+        order = torch.arange(len(labels))
+        if wanted is not None and torch.equal(labels.sort()[0], wanted.sort()[0]):
+            order[wanted.argsort(stable=True)] = labels.argsort(stable=True)
         inputs, labels = inputs[order], labels[order].to(like.device)
         misfit = message_misfit(observation, inputs, labels)
         return Reconstruction(inputs, labels, misfit, is_certain=True)
@@ -498,15 +504,6 @@ def _counts(own: Tensor, each: Tensor, missing: int) -> Tensor:
         if misfit < least and int(counts.sum()) == total:
             best, least = counts.long(), misfit
     return best
-
-
-def _order(labels: Tensor, wanted: Tensor | None) -> Tensor:
-    """The places that bring these labels into the wanted order, where that is known and fits."""
-    if wanted is None or not torch.equal(labels.sort()[0], wanted.cpu().sort()[0]):
-        return torch.arange(len(labels))
-    order = torch.empty_like(labels)
-    order[wanted.cpu().argsort(stable=True)] = labels.argsort(stable=True)
-    return order
 
 
 @dataclass(frozen=True)

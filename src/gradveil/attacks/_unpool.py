@@ -14,8 +14,8 @@ from gradveil._solve import conjugate_gradients
 
 from ._attack import FINISHED, INTERRUPTED, Reconstruction
 from ._descent import Cost, Descent, Watch
-from ._head import SOLVED, LocalSearch
 from ._model_layers import Stage, chain_of, features_of, random_examples, random_inputs, through
+from ._peel import SOLVED, LocalSearch
 from ._priors import TotalVariation
 from ._targets import LabelledSearch, Run
 
@@ -444,7 +444,7 @@ class Sampler:
         weighted = rows / errors[:, None, None]
         precision = self.precision + torch.einsum("osp,osq->pq", weighted, rows)
         pulled = self.pulled + torch.einsum("osp,osc->pc", weighted, self.gradient)
-        for channel in self._shuffled(len(rows)):
+        for channel in torch.randperm(len(rows), generator=self.generator).tolist():
             if watch.is_over():
                 return
             mine, gradient = rows[channel], self.gradient[channel]
@@ -468,7 +468,8 @@ class Sampler:
         """New positions of a channel, one cell after the other; its new error."""
         at_values = self._of_values(channel, rest)
         fit = Fit.of(rows, self.gradient[channel], rest, error)
-        for cell in self._shuffled(len(self.equations.cells)):
+        count = len(self.equations.cells)
+        for cell in torch.randperm(count, generator=self.generator).tolist():
             size = self.equations.weights[channel, cell]
             fit = fit.moved(rest, cell, -size, int(positions[channel, cell]))
             tried = fit.moved(rest, cell, size)
@@ -488,10 +489,6 @@ class Sampler:
         gaps = (equations.values[channel, :, None] - u) / deviation
         scores: Tensor = -0.5 * gaps.square() - deviation.log() - torch.special.log_ndtr(gaps)
         return scores * equations.seen[channel, :, None]
-
-    def _shuffled(self, count: int) -> list[int]:
-        order: list[int] = torch.randperm(count, generator=self.generator).tolist()
-        return order
 
 
 def image_cost(
@@ -584,7 +581,9 @@ class Unpool(LabelledSearch):
         samples = random_examples(seen, 128, run.generator)  # what features are like
         shape = (-1, *through(stages, samples[:1]).shape[1:])
         features = head.features(outputs, run.labels)[0].view(shape)
-        slopes = (head.gradients(outputs, run.labels)[1] @ head.layer.weight.detach()).view(shape)
+        slopes = (head.gradients(outputs, run.labels)[1] @ head.call.layer.weight.detach()).view(
+            shape
+        )
         for level in reversed(range(open_, len(stages))):
             stage, pooled = stages[level], stages[level].pool > 1
             below = through(stages[:level], samples if pooled else samples[:1])
