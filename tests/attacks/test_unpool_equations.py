@@ -43,11 +43,11 @@ def test_the_expected_misfit_is_the_mean_over_positions(activation):
     for position in range(4):
         shares[5, 3] = nn.functional.one_hot(torch.tensor(position), 4)
         each.append(misfit(shares))
-        found = equations.expected(shares, noise)(patches, gaps)
+        found = equations.expected(patches, gaps, shares, noise)
         torch.testing.assert_close(found, each[-1])
     weights = torch.tensor([0.1, 0.2, 0.3, 0.4]).to(inputs)
     shares[5, 3] = weights
-    found = equations.expected(shares, noise)(patches, gaps)
+    found = equations.expected(patches, gaps, shares, noise)
     torch.testing.assert_close(found, (weights * torch.stack(each)).sum())
 
 

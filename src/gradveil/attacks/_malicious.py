@@ -162,7 +162,6 @@ class Fishing(Search):
         target: The class c.
         attack: Inverts the gradient of the examples of the class. The other places of the batch
             are filled with 0.
-        amplify: Of the class's row W_c, and so of the signal.
 
     >>> Fishing(target=3).target
     3
@@ -170,13 +169,11 @@ class Fishing(Search):
 
     target: int
     attack: InvertingGradients = field(default_factory=InvertingGradients.strong)
-    amplify: float = 1.0
 
     def __post_init__(self) -> None:
         super().__post_init__()
         check_not_negative_count(self.target, "target")
         check_kind(self.attack, "attack", InvertingGradients, "Use `InvertingGradients()`.")
-        check_positive(self.amplify, "amplify")
 
     def plant(self, model: nn.Module) -> nn.Module:
         """A copy of the model with the head that the server sends out."""
@@ -184,7 +181,7 @@ class Fishing(Search):
         planted = deepcopy(model)
         head = self._head(planted)
         with torch.no_grad():
-            own = self.amplify * head.weight[self.target]
+            own = head.weight[self.target].clone()
             head.weight.zero_()[self.target] = own
             head.bias.zero_()[self.target] = -20.0  # p_c ≈ e^-20
         return planted

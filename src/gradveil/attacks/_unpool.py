@@ -1,7 +1,7 @@
 """Unpooling: the features before each max-pool, from the last to the first, then the images."""
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -115,13 +115,6 @@ class Equations:
         everywhere[:, self.cells.flatten()] = of_cells.flatten(1)
         return everywhere
 
-    def covariance(self, shares: Tensor) -> Tensor:
-        """Of δ within each cell, summed over channels: (cells, positions, positions)."""
-        sizes = self.weights[:, :, None]
-        squares = (sizes.square() * shares).sum(0)
-        expected = sizes * shares
-        return torch.diag_embed(squares) - torch.einsum("oki,okj->kij", expected, expected)
-
     def pulled_back(self, shares: Tensor) -> Tensor:
         """∂L/∂a, as maps."""
         delta = self.delta(shares) / self.stage.scale[:, None]
@@ -143,20 +136,18 @@ class Equations:
         noise = self.weights.square().sum(1).mean().sqrt() * deviation
         return noise, self.stage.kernel.flatten(1).norm(dim=1).mean() * deviation
 
-    def expected(self, shares: Tensor, noise: Tensor) -> Callable[[Tensor, Tensor], Tensor]:
+    def expected(self, patches: Tensor, gaps: Tensor, shares: Tensor, noise: Tensor) -> Tensor:
         """The misfit of the gradient and of the known u, expected over the positions.
 
-        A function of the patches of some inputs, and of their gaps in units of u's error.
+        Of the patches of some inputs, and of their gaps in units of u's error.
         """
-        delta, blocks = self.delta(shares), self.covariance(shares)
-        known = shares * self.seen[:, :, None]
-
-        def misfit(patches: Tensor, gaps: Tensor) -> Tensor:
-            residual, of_cells = self.gradient - delta @ patches.T, patches.T[self.cells]
-            squares = residual.square().sum() + ((blocks @ of_cells) * of_cells).sum()
-            return 0.5 * (squares / noise**2 + (known * gaps.square()).sum())
-
-        return misfit
+        residual, of_cells = self.gradient - self.delta(shares) @ patches.T, patches.T[self.cells]
+        sizes = self.weights[:, :, None]
+        mean, squares = sizes * shares, (sizes.square() * shares).sum(0)
+        covariance = torch.diag_embed(squares) - torch.einsum("oki,okj->kij", mean, mean)  # of δ
+        spread = ((covariance @ of_cells) * of_cells).sum()
+        values = (shares * self.seen[:, :, None] * gaps.square()).sum()
+        return 0.5 * ((residual.square().sum() + spread) / noise**2 + values)
 
     def estimate(self, inputs: Tensor, shares: Tensor, noise: Tensor, blur: Tensor) -> Tensor:
         """The positions' probabilities when entries of the gradient and of u have such errors.
@@ -241,21 +232,17 @@ def search_inputs(equations: Equations, prior: Kronecker, steps: int, watch: Wat
         errors = (noise * factors[0], blur * factors[1])
         if step > 0:
             shares = equations.estimate(inputs, shares, *errors)
-        inputs = _most_likely(equations, shares, errors, prior, inputs)
+        inputs = _most_likely(equations, prior, shares, *errors, inputs)
     return shares
 
 
 def _most_likely(
-    equations: Equations,
-    shares: Tensor,
-    errors: tuple[Tensor, Tensor],
-    prior: Kronecker,
-    start: Tensor,
+    equations: Equations, prior: Kronecker, shares: Tensor, noise: Tensor, blur: Tensor, at: Tensor
 ) -> Tensor:
     """The inputs that minimise the expected misfit plus the prior's energy, by a few products."""
-    maps, precision = start.detach().clone().requires_grad_(), prior.inverse()
+    maps, precision = at.detach().clone().requires_grad_(), prior.inverse()
     patches, gaps, centred = equations.patches(maps), equations.gaps(maps), maps - prior.mean
-    misfit = equations.expected(shares, errors[0])(patches, gaps / errors[1])
+    misfit = equations.expected(patches, gaps / blur, shares, noise)
     cost = misfit + 0.5 * (centred * precision.multiply(centred)).sum()
     (slope,) = torch.autograd.grad(cost, maps, create_graph=True)
 
@@ -268,7 +255,7 @@ def _most_likely(
 
     residual = -slope.detach().reshape(1, -1)
     step, _ = conjugate_gradients(multiply, residual, precondition, 1e-3, max_steps=15)
-    return start + step.view_as(start)
+    return at + step.view_as(at)
 
 
 def solve_inputs(equations: Equations, shares: Tensor, rounds: int = 6) -> tuple[Tensor, float]:
@@ -451,21 +438,18 @@ class Sampler:
             precision = precision - mine.T @ mine / errors[channel]
             pulled = pulled - mine.T @ gradient / errors[channel]
             rest = Inputs.given(self.equations.places, precision, pulled)
-            errors[channel] = self._draw(channel, positions, mine, rest, errors[channel], least)
+            fit = self._draw(channel, positions, mine, rest, errors[channel])
+            spread = fit.covariance.diagonal().mean() - errors[channel]
+            error = fit.residual.square().mean() - spread
+            errors[channel] = error.clamp(least, 4 * self.unit**2)
             rows[channel] = mine = self.equations.rows(positions, slice(channel, channel + 1))[0]
             precision = precision + mine.T @ mine / errors[channel]
             pulled = pulled + mine.T @ gradient / errors[channel]
 
     def _draw(
-        self,
-        channel: int,
-        positions: Tensor,
-        rows: Tensor,
-        rest: Inputs,
-        error: Tensor,
-        least: float,
-    ) -> Tensor:
-        """New positions of a channel, one cell after the other; its new error."""
+        self, channel: int, positions: Tensor, rows: Tensor, rest: Inputs, error: Tensor
+    ) -> Fit:
+        """New positions of a channel, one cell after the other; how they fit."""
         at_values = self._of_values(channel, rest)
         fit = Fit.of(rows, self.gradient[channel], rest, error)
         count = len(self.equations.cells)
@@ -477,9 +461,7 @@ class Sampler:
             position = int(torch.multinomial(likely, 1, generator=self.generator))
             fit = Fit(*(part[position] for part in tried))
             positions[channel, cell] = position
-        spread = fit.covariance.diagonal().mean() - error
-        error = fit.residual.square().mean() - spread
-        return error.clamp(least, 4 * self.unit**2)
+        return fit
 
     def _of_values(self, channel: int, rest: Inputs) -> Tensor:
         """The log-likelihood of the known values for each position: (cells, positions)."""
@@ -512,7 +494,7 @@ def image_cost(
         # the expected -log-likelihood of the gradient and of the outputs
         patches, gaps = equations.patches(features), equations.gaps(features) / blur
         less = (1 - shares) * torch.special.log_ndtr(gaps) * equations.seen[:, :, None]
-        return equations.expected(shares, noise)(patches, gaps) - less.sum() + energy(inputs)
+        return equations.expected(patches, gaps, shares, noise) - less.sum() + energy(inputs)
 
     return cost
 
