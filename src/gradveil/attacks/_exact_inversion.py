@@ -46,9 +46,8 @@ class Factors:
 
     def zeros(self, directions: Tensor) -> Tensor:
         """Where rows · q is 0 up to six standard deviations of the noise: (directions, units)."""
-        lengths = directions.norm(dim=1, keepdim=True)
-        zeros: Tensor = (directions @ self.rows.T).abs() <= 6 * self.noise * lengths
-        return zeros
+        limits = 6 * self.noise * directions.norm(dim=1, keepdim=True)
+        return torch.le((directions @ self.rows.T).abs(), limits)
 
 
 def factors_of(sent: Tensors, call: Call, batch_size: int) -> Factors | None:
@@ -64,9 +63,8 @@ def factors_of(sent: Tensors, call: Call, batch_size: int) -> Factors | None:
     rows, basis = left[:, :rank] * sizes[:rank], right[:rank]
     # larger entries have larger rounding errors, which the mean over all entries does not show;
     # in double precision those of the search itself count
-    noise = max(
-        noise_beside(sizes, gradient.shape, rank), 0.02 * precision, 1e-14 * float(sizes[0])
-    )
+    noise, least = noise_beside(sizes, gradient.shape, rank), 1e-14 * float(sizes[0])
+    noise = max(noise, 0.02 * precision, least)
     reached = rows.norm(dim=1) > 10 * noise * rank**0.5
     return Factors(rows[reached], basis, (layer @ basis.T)[reached], noise, reached)
 
@@ -280,10 +278,8 @@ class Hunt:
         return waited >= (2 if self._fewest == self.factors.rank else 6)
 
     def _take(self, found: Tensor, zeros: Tensor, sure: Tensor) -> None:
-        found, zeros, sure = (
-            torch.cat(pair)
-            for pair in ((self.directions, found), (self.zeros, zeros), (self.sure, sure))
-        )
+        found = torch.cat([self.directions, found])
+        zeros, sure = torch.cat([self.zeros, zeros]), torch.cat([self.sure, sure])
         order = (sure.long() * -(10**6) - zeros.sum(dim=1)).argsort(stable=True)
         order = order[_first_of_each(found[order], self.angle)]
         self.directions, self.zeros, self.sure = found[order], zeros[order], sure[order]
@@ -329,8 +325,7 @@ class Hunt:
 _ROUNDING = 1e-9
 """The relative squared misfit of a message that counts as rounding in single precision."""
 
-Explained = tuple[Tensor, Tensor]
-"""The inputs of a whole batch in rows, and their labels."""
+Explained = tuple[Tensor, Tensor]  # the inputs of a whole batch in rows, and their labels
 
 
 @dataclass(frozen=True)
@@ -383,7 +378,7 @@ class Problem:
         return torch.autograd.grad(value, shift)[0][:count, self.factors.units]
 
     def _of_each_label(self, inputs: Tensor, parameters: Tensors | None = None) -> Tensor:
-        """The same for each label it could have; shape (examples, classes, units)."""
+        """The same for each label; shape (examples, classes, units)."""
         blank = torch.empty(len(inputs), dtype=torch.long, device=inputs.device)
         labels = range(self.observation.num_classes)
         each = [self.output_gradients(inputs, blank.fill_(n), parameters) for n in labels]
@@ -404,10 +399,8 @@ class Problem:
         counts = torch.stack([_counts(own, each, missing) for own, each in pairs])
         if int(counts.sum()) != size:
             return None
-        image, label = counts.nonzero().unbind(1)
-        repeats = counts[image, label]
-        inputs = batch.inputs[image.repeat_interleave(repeats)]
-        return inputs, label.repeat_interleave(repeats)
+        image, label = (p.repeat_interleave(counts[counts > 0]) for p in counts.nonzero().unbind(1))
+        return batch.inputs[image], label
 
     def _in_order(self, batch: Batch) -> Explained | None:
         """The inputs in the order of the local steps, by playing these again.

@@ -74,7 +74,6 @@ class ImprintedNet(nn.Module):
         self.train(model.training)
 
     def forward(self, inputs: Tensor) -> Tensor:
-        """The model's outputs for inputs that are shifted a little."""
         flat = inputs.flatten(1)
         shifted = flat + self.spread(torch.relu(self.imprint(flat)))
         outputs: Tensor = self.model(shifted.view_as(inputs))

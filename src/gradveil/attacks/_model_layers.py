@@ -169,7 +169,6 @@ class SmoothLeakyReLU(nn.Module):
         self.slope, self.width = slope, width
 
     def forward(self, inputs: Tensor) -> Tensor:
-        """The activation, entry by entry."""
         gate = torch.sigmoid(inputs / self.width)
         return inputs * (self.slope + (1 - self.slope) * gate)
 
@@ -192,7 +191,6 @@ class SmoothTwin:
         self.observation = replace(observation, model=model) if self.is_smoother else observation
 
     def set_width(self, width: float) -> None:
-        """Make the activations this smooth."""
         for activation in self._activations:
             activation.width = width
 
@@ -254,18 +252,15 @@ class Stage:
         return conv2d(inputs, self.kernel, padding=self.padding)
 
     def __call__(self, inputs: Tensor) -> Tensor:
-        """The outputs."""
         outputs = leaky_relu(self.linear(inputs) + self.shift.view(-1, 1, 1), self.slope)
         return outputs if self.pool == 1 else max_pool2d(outputs, self.pool)
 
     def to(self, like: Tensor) -> "Stage":
-        """In the precision of a tensor."""
         kernel, shift, scale = (part.to(like) for part in (self.kernel, self.shift, self.scale))
         return replace(self, kernel=kernel, shift=shift, scale=scale)
 
 
 def through(stages: Sequence[Stage], inputs: Tensor) -> Tensor:
-    """What the stages make of the inputs."""
     for stage in stages:
         inputs = stage(inputs)
     return inputs

@@ -4,6 +4,7 @@ import copy
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -98,12 +99,10 @@ class Head:
 
     @property
     def observation(self) -> Observation:
-        """The twin's."""
         return self.twin.observation
 
     @property
     def weight(self) -> Tensor:
-        """∂L/∂W as it was sent."""
         return self.observation.sent[self.call.weight]
 
     @cached_property
@@ -115,12 +114,10 @@ class Head:
 
     @cached_property
     def loss(self) -> FunctionalLoss:
-        """Of the twin."""
         return loss_of(self.observation)
 
     @cached_property
     def scale(self) -> float:
-        """The root mean square of U."""
         return float(self.outputs.square().mean().sqrt())
 
     @cached_property
@@ -210,9 +207,11 @@ def head_of(observation: Observation, generator: torch.Generator) -> Head | None
         weight = observation.sent.get(call.weight)
         if weight is None or call.inputs.dim() != 2 or len(call.inputs) != len(probe):
             continue
-        noise = _noise(weight.double(), count, len(visits), CLEAR if local else ROUGH)
-        if noise is None:
+        rank, sizes = len(visits), torch.linalg.svdvals(weight.double())
+        ratio = float(sizes[rank] / sizes[count - 1]) if rank < len(sizes) else torch.inf
+        if not ratio < (CLEAR if local else ROUGH):
             return None
+        noise = 0.0 if ratio < CLEAR else noise_beside(sizes, weight.shape, rank)
         sent = {name: value.double() for name, value in observation.sent.items()}
         model = copy.deepcopy(observation.model).double()
         twin = SmoothTwin(replace(observation, model=model, sent=sent), 1.0)
@@ -226,18 +225,6 @@ def head_of(observation: Observation, generator: torch.Generator) -> Head | None
     return None
 
 
-def _noise(weight: Tensor, examples: int, rank: int, gap: float) -> float | None:
-    """The standard deviation of what is beside the rank; `None` where that is hidden."""
-    if rank >= min(weight.shape):
-        return None
-    sizes = torch.linalg.svdvals(weight)
-    ratio = float(sizes[rank] / sizes[examples - 1])
-    if not ratio < gap:
-        return None
-    return 0.0 if ratio < CLEAR else noise_beside(sizes, weight.shape, rank)
-
-
-@dataclass(frozen=True)
 class LastLayer:
     """Equations for the logits z_n of a batch in what was sent of the last layer z = V a + c.
 
@@ -250,13 +237,15 @@ class LastLayer:
     others'. Divided by the singular values, and e_n by its own length, all examples count alike.
     """
 
-    head: Head
-    layer: nn.Linear
-    labels: Tensor
-    gradient: Tensor
-    """G."""
-    bias: Tensor | None
-    """∂L/∂c, if it was sent."""
+    def __init__(self, head: Head, name: str, labels: Tensor) -> None:
+        sent, count = head.observation.sent, len(labels)
+        layer: Any = head.observation.model.get_submodule(name)
+        self.head, self.layer, self.labels = head, layer, labels
+        self.gradient, self.bias = sent[f"{name}.weight"], sent.get(f"{name}.bias")
+        self.offset = 0.0 if layer.bias is None else layer.bias.detach()
+        left, sizes, right = torch.linalg.svd(self.gradient, full_matrices=True)
+        self.inside, self.outside, self.sizes = left[:, :count], left[:, count:], sizes[:count]
+        self.target = right[:count] @ layer.weight.detach().T
 
     @classmethod
     def of(cls, head: Head, labels: Tensor) -> "LastLayer | None":
@@ -265,41 +254,25 @@ class LastLayer:
         if head.is_last or len(names) != 1 or labels.dim() != 1 or labels.is_floating_point():
             return None
         (name,) = names
-        layer, gradient = head.observation.model.get_submodule(name), sent.get(f"{name}.weight")
-        assert isinstance(layer, nn.Linear)
-        if gradient is None or not len(labels) < min(gradient.shape):
-            return None
-        same = gradient.shape == (head.observation.num_classes, head.outputs.shape[1])
-        return cls(head, layer, labels, gradient, sent.get(f"{name}.bias")) if same else None
+        shape = (head.observation.num_classes, head.outputs.shape[1])
+        weight = sent.get(f"{name}.weight")
+        fits = weight is not None and weight.shape == shape and len(labels) < min(shape)
+        return cls(head, name, labels) if fits else None
 
     def residuals(self, logits: Tensor) -> Tensor:
         """Of all equations, in one row."""
         slopes = self.slopes(logits)
-        left, sizes, right = self._factors
-        inside, outside = left[:, : len(sizes)], left[:, len(sizes) :]
-        shares = (slopes @ inside).T / sizes[:, None]
+        shares = (slopes @ self.inside).T / self.sizes[:, None]
         lengths = slopes.norm(dim=1, keepdim=True) + torch.finfo(slopes.dtype).tiny
-        target = right @ self.layer.weight.detach().T
-        blocks = [shares @ (logits - self.offset) - target, slopes @ outside / lengths]
+        blocks = [shares @ (logits - self.offset) - self.target, slopes @ self.outside / lengths]
         if self.bias is not None:
-            blocks.append(shares.sum(1) - inside.T @ self.bias / sizes)
+            blocks.append(shares.sum(1) - self.inside.T @ self.bias / self.sizes)
         return torch.cat([block.flatten() for block in blocks])
 
     def slopes(self, logits: Tensor) -> Tensor:
         """e, one row for each example."""
         found: Tensor = grad(self.head.observation.loss_fn)(logits, self.labels)
         return found
-
-    @property
-    def offset(self) -> Tensor | float:
-        """The layer's bias c."""
-        return 0.0 if self.layer.bias is None else self.layer.bias.detach()
-
-    @cached_property
-    def _factors(self) -> tuple[Tensor, Tensor, Tensor]:
-        left, sizes, right = torch.linalg.svd(self.gradient, full_matrices=True)
-        count = len(self.labels)
-        return left, sizes[:count], right[:count]
 
     def _starts(self, count: int, generator: torch.Generator) -> Tensor:
         """Logits that deviate by up to 6, labels' margins of up to 14: a trained model's."""
@@ -419,19 +392,9 @@ class LocalHead:
         if head.call.bias in sent:
             self.sent["own bias"] = sign * sent[head.call.bias]
         self.sent["own weight"] = change @ self.basis.T
-        self.unit, self.units = 1.0, len(weight)
-        room = len(visits) * (rank + self.units) <= MOST
-        self.is_free = room or self.local.steps > 1
-
-    @property
-    def rank(self) -> int:
-        """Of the layer's change: the number of coordinates of a visit."""
-        return len(self.basis)
-
-    @property
-    def unknowns(self) -> int:
-        """The coordinates and the δ of all visits."""
-        return len(self.visits) * (self.rank + self.is_free * self.units)
+        self.unit = 1.0
+        self.is_free = len(visits) * (rank + len(weight)) <= MOST or self.local.steps > 1
+        self.unknowns = len(visits) * (rank + self.is_free * len(weight))
 
     def start(self, places: Tensor) -> Tensor:
         """The unknowns in one row: these coordinates, and the δ that they lead to."""
@@ -446,7 +409,8 @@ class LocalHead:
 
     def places(self, row: Tensor) -> Tensor:
         """The coordinates m of all visits, out of the unknowns."""
-        return row[: len(self.visits) * self.rank].view(len(self.visits), self.rank)
+        rank = len(self.basis)
+        return row[: len(self.visits) * rank].view(-1, rank)
 
     def residuals(self, row: Tensor) -> Tensor:
         """Of all equations, in one row: each part relative to its own size."""
@@ -503,13 +467,9 @@ class LocalSearch:
 
     @classmethod
     def of(cls, run: Run, share: float = 1.0) -> "LocalSearch | None":
-        """In a share of the time where that is rough or takes long; `None`: there is no head.
-
-        That is where noise or pruning hide its rank, or a step moves others after it unseen.
-        """
+        """In a share of the time where that is rough or takes long; `None`: there is no head."""
         head = head_of(run.observation, run.generator)
-        local = None if head is None else LocalHead(head, run.labels)
-        if head is None or local is None or local.unknowns > MOST:
+        if head is None or (local := LocalHead(head, run.labels)).unknowns > MOST:
             return None
         if run.observation.local or head.noise > 0:
             run = replace(run, watch=run.watch.part(share))
@@ -532,8 +492,7 @@ class LocalSearch:
                 found = self._end(local.start(places))
                 if found[1] < ALMOST:
                     return found
-        simulated = self.simulate(local.basis, guess)
-        expected = Expected(simulated, local.visits, 0.1 if guess is None else 0.02)
+        expected = Expected(self.simulate(guess), local.visits, 0.1 if guess is None else 0.02)
         if guess is None:
             local.head.twin.set_width(2.0 * local.head.scale)
             local.measure(expected.mean)
@@ -574,10 +533,8 @@ class LocalSearch:
             now = {name: value.detach() for name, value in now.items()}
             yield examples, now
 
-    def simulate(
-        self, basis: Tensor, around: Tensor | None, count: int = 48, share: float = 0.3
-    ) -> Tensor:
-        """Coordinates of random batches' features in the basis; shape (batches, visits, rank).
+    def simulate(self, around: Tensor | None, count: int = 48, share: float = 0.3) -> Tensor:
+        """Coordinates of random batches' features; shape (batches, visits, rank).
 
         `around`: inputs to which only this share of the random ones is added.
         """
@@ -589,7 +546,7 @@ class LocalSearch:
             if around is not None:
                 centre = inputs.mean() if seen.low is None else (seen.low + seen.high) / 2  # type: ignore[operator]
                 inputs = run.clamp(around + share * (inputs - centre))
-            found.append(self.features(inputs) @ basis.T)
+            found.append(self.features(inputs) @ self.local.basis.T)
         return torch.stack(found)
 
     def _anneal(
@@ -683,9 +640,8 @@ class Peel(LabelledSearch):
         if search is None:
             return None
         own = features_of(search.local.head.call.name, run.observation)
-        share = determined_share(
-            own, random_inputs(run.observation, 2, run.generator), run.generator
-        )
+        probe = random_inputs(run.observation, 2, run.generator)
+        share = determined_share(own, probe, run.generator)
         if share < WORTH:
             return None
         peel = self if share >= DETERMINED else replace(self, rounds=1)

@@ -41,13 +41,7 @@ class Equations:
 
     and u is less at all other positions of the cell. All images' cells stand beside each other.
     Given the positions both are linear in a; given a, the positions are plain to see.
-
-    Args:
-        stage: With these equations.
-        outputs: Of the stage, shape (images, channels, rows, columns).
-        slopes: ∂L/∂outputs.
-        gradient: ∂L/∂W as it was sent.
-        shape: Of the inputs.
+    `outputs` are maps, `slopes` are ∂L/∂outputs, `gradient` is ∂L/∂W, `shape` that of the inputs.
     """
 
     def __init__(
@@ -145,7 +139,7 @@ class Equations:
         sizes = self.weights[:, :, None]
         mean, squares = sizes * shares, (sizes.square() * shares).sum(0)
         covariance = torch.diag_embed(squares) - torch.einsum("oki,okj->kij", mean, mean)  # of δ
-        spread = ((covariance @ of_cells) * of_cells).sum()
+        spread = (covariance * (of_cells @ of_cells.transpose(1, 2))).sum()
         values = (shares * self.seen[:, :, None] * gaps.square()).sum()
         return 0.5 * ((residual.square().sum() + spread) / noise**2 + values)
 
@@ -376,11 +370,7 @@ class Sampler:
 
     A channel with a wrong position misleads the others, so each has its own variance s_o, the most
     likely one when A is predicted without it.
-
-    Args:
-        equations: Of the stage, in float64.
-        prior: Of its inputs.
-        generator: For all draws.
+    All of it is in float64.
     """
 
     def __init__(self, equations: Equations, prior: Kronecker, generator: torch.Generator) -> None:
@@ -402,8 +392,7 @@ class Sampler:
     def solve(self, shares: Tensor, sweeps: int, watch: Watch) -> tuple[Tensor, float]:
         """The inputs and their worst residual (`solve_inputs`), after as few sweeps as it takes."""
         inputs, worst = solve_inputs(self.equations, shares)
-        if not worst > EXACT:
-            return inputs, worst
+        sweeps = sweeps if worst > EXACT else 0
         for sweep, positions in enumerate(self.sweeps(shares, sweeps, watch), 1):
             if sweep % 2 == 0 or sweep == sweeps:
                 inputs, worst = solve_inputs(self.equations, positions)
@@ -494,7 +483,8 @@ def image_cost(
         # the expected -log-likelihood of the gradient and of the outputs
         patches, gaps = equations.patches(features), equations.gaps(features) / blur
         less = (1 - shares) * torch.special.log_ndtr(gaps) * equations.seen[:, :, None]
-        return equations.expected(patches, gaps, shares, noise) - less.sum() + energy(inputs)
+        total: Tensor = equations.expected(patches, gaps, shares, noise) - less.sum()
+        return total + energy(inputs)
 
     return cost
 
@@ -518,15 +508,12 @@ class Unpool(LabelledSearch):
 
     Args:
         steps: Of step 3, first-order.
-        total_variation: The strength of total variation, an energy in nats for each difference of
-            one standard deviation.
 
-    >>> Unpool(total_variation=0.5).steps
-    200
+    >>> Unpool(steps=100).steps
+    100
     """
 
     steps: int = 200
-    total_variation: float = 1.0
 
     def search(self, run: Run) -> Reconstruction:
         """The batch; where the message does not determine the stages, an error."""
@@ -563,9 +550,8 @@ class Unpool(LabelledSearch):
         samples = random_examples(seen, 128, run.generator)  # what features are like
         shape = (-1, *through(stages, samples[:1]).shape[1:])
         features = head.features(outputs, run.labels)[0].view(shape)
-        slopes = (head.gradients(outputs, run.labels)[1] @ head.call.layer.weight.detach()).view(
-            shape
-        )
+        delta, weight = head.gradients(outputs, run.labels)[1], head.call.layer.weight.detach()
+        slopes = (delta @ weight).view(shape)
         for level in reversed(range(open_, len(stages))):
             stage, pooled = stages[level], stages[level].pool > 1
             below = through(stages[:level], samples if pooled else samples[:1])
@@ -596,7 +582,7 @@ class Unpool(LabelledSearch):
         (*lower, stage), gradient = stages, run.observation.sent[stages[-1].weight]
         features = through(lower, samples[:16])
         equations = Equations(stage, outputs, slopes, gradient, features.shape)
-        energy = TotalVariation(self.total_variation / float(samples.std()))
+        energy = TotalVariation(1 / float(samples.std()))  # a nat for each standard deviation
         cost = image_cost(lower, equations, features.var(0).mean().sqrt(), energy)
         low, high, width = run.observation.low, run.observation.high, 4.0
         start = samples.new_zeros(1, len(outputs), *samples.shape[1:])
