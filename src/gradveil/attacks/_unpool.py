@@ -235,20 +235,20 @@ def _most_likely(
 ) -> Tensor:
     """The inputs that minimise the expected misfit plus the prior's energy, by a few products."""
     maps, precision = at.detach().clone().requires_grad_(), prior.inverse()
-    patches, gaps, centred = equations.patches(maps), equations.gaps(maps), maps - prior.mean
-    misfit = equations.expected(patches, gaps / blur, shares, noise)
-    cost = misfit + 0.5 * (centred * precision.multiply(centred)).sum()
-    (slope,) = torch.autograd.grad(cost, maps, create_graph=True)
+    patches, gaps = equations.patches(maps), equations.gaps(maps) / blur
+    misfit = equations.expected(patches, gaps, shares, noise)
+    (slope,) = torch.autograd.grad(misfit, maps, create_graph=True)
 
     def multiply(rows: Tensor) -> Tensor:  # the slope is linear in the inputs
-        (product,) = torch.autograd.grad(slope, maps, rows.view_as(maps), retain_graph=True)
-        return product.view(rows.shape)
+        rows = rows.view_as(maps)
+        (product,) = torch.autograd.grad(slope, maps, rows, retain_graph=True)
+        return (product + precision.multiply(rows)).view(1, -1)
 
     def precondition(rows: Tensor) -> Tensor:
         return prior.multiply(rows.view_as(maps)).view(rows.shape)
 
-    residual = -slope.detach().reshape(1, -1)
-    step, _ = conjugate_gradients(multiply, residual, precondition, 1e-3, max_steps=15)
+    right = -slope.detach() - precision.multiply(at - prior.mean)
+    step, _ = conjugate_gradients(multiply, right.reshape(1, -1), precondition, 1e-3, max_steps=15)
     return at + step.view_as(at)
 
 
