@@ -4,8 +4,7 @@ import torch
 from torch import Tensor, nn
 
 from gradveil.attacks import Observation
-from gradveil.attacks._head import head_of
-from gradveil.attacks._local_head import LocalHead, Visits
+from gradveil.attacks._peel import LocalHead, Visits, head_of
 from gradveil.messages import LocalSteps
 
 from .small import LOSS, seeded
@@ -42,9 +41,7 @@ def true_features(model: nn.Module, batch: tuple[Tensor, Tensor], local: LocalSt
 
 
 def local_head(observation: Observation, labels: Tensor) -> LocalHead:
-    assert observation.local is not None
-    visits = Visits.of(observation.local, observation.batch_size)
-    head = head_of(observation, seeded(), visits=len(visits))
+    head = head_of(observation, seeded())
     assert head is not None
     head.twin.set_width(1e-9)
-    return LocalHead(head, labels, visits)
+    return LocalHead(head, labels)

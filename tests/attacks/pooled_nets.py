@@ -5,7 +5,7 @@ from torch import Tensor, nn
 
 from gradveil.attacks import Observation
 from gradveil.attacks._model_layers import Stage, chain_of, features_of, through
-from gradveil.attacks._unpool_equations import Equations
+from gradveil.attacks._unpool import Equations
 
 from .small import observed, smooth_images
 

@@ -63,7 +63,7 @@ def test_a_time_budget_is_never_extended():
 
 
 def test_an_attack_without_settings_stays_as_it_is():
-    attack = Analytic(tolerance=0.1)
+    attack = Analytic()
     assert attack.configured(steps=3, time_budget=1.0) is attack
 
 

@@ -3,8 +3,7 @@
 import torch
 
 from gradveil import GradientNoise
-from gradveil.attacks._exact_inversion import problem_of
-from gradveil.attacks._exact_search import Hunt, assemble, balance, complete
+from gradveil.attacks._exact_inversion import Hunt, assemble, balance, complete, problem_of
 from tests.attacks.small import observed, seeded
 
 from .test_exact_inversion import drawn, perceptron

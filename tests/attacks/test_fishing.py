@@ -4,7 +4,7 @@ from torch import nn
 
 from gradveil import NoDefense
 from gradveil.attacks import Fishing, InvertingGradients, ThreatModel, observe
-from gradveil.attacks._fishing import _without
+from gradveil.attacks._malicious import _without
 
 from .small import LOSS, RANGE, seeded, smooth_images
 

@@ -8,7 +8,7 @@ import torch
 
 from gradveil import GradientMessage
 from gradveil.attacks._descent import Watch
-from gradveil.attacks._local_head import Expected, LocalSearch, Visits
+from gradveil.attacks._peel import Expected, LocalSearch, Visits
 from gradveil.attacks._targets import Run
 from gradveil.messages import LocalSteps
 
@@ -51,10 +51,6 @@ def test_features_along_the_steps_are_those_of_training(local):
     assert training is not None
     wanted = true_features(copy.deepcopy(model), batch, local).double()
     torch.testing.assert_close(training.features(batch[0]), wanted, rtol=1e-4, atol=1e-5)
-    parameters = [now for _, now in training.walk(batch[0])][1]
-    moved = training.at(parameters, 2).observation
-    assert moved.batch_size == 2
-    assert not torch.equal(moved.model[0].weight, model[0].weight)
 
 
 def test_what_is_expected_has_the_mean_and_the_spread_of_what_was_simulated():
@@ -64,14 +60,14 @@ def test_what_is_expected_has_the_mean_and_the_spread_of_what_was_simulated():
     visits = Visits.of(local, 4)
     training = LocalSearch.of(Run(observation, batch[1], seeded(), Watch(None)))
     assert training is not None
-    basis = local_head(observation, batch[1]).basis
-    drawn = training.simulate(basis, None, 40)
+    basis = training.local.basis
+    drawn = training.simulate(None, 40)
     expected = Expected(drawn, visits, 1e-6)
     assert drawn.shape == (40, 8, len(basis))
     sizes = torch.stack([expected.residuals(each).square().sum() for each in drawn])
     assert float(sizes.mean()) == pytest.approx(1, rel=0.01)
     assert float(expected.residuals(expected.mean).abs().max()) == 0
-    near = training.simulate(basis, batch[0], 2, share=0.0)
+    near = training.simulate(batch[0], 2, share=0.0)
     torch.testing.assert_close(near[0], training.features(batch[0]) @ basis.T)
     late = replace(training, run=replace(training.run, watch=Watch(0.0)))
-    assert len(late.simulate(basis, None, 40)) == 8
+    assert len(late.simulate(None, 40)) == 8

@@ -10,8 +10,7 @@ from gradveil import GradientNoise, GradientPruning, NoDefense, Rounding, load_d
 from gradveil._random import named_stream
 from gradveil.attacks import InvertingGradients, Peel, Reconstruction, observe
 from gradveil.attacks._descent import Watch
-from gradveil.attacks._head import head_of
-from gradveil.attacks._local_head import GRADIENT, LocalHead, Visits
+from gradveil.attacks._peel import LocalHead, head_of
 from gradveil.attacks._refine import Finish
 from gradveil.attacks._targets import Run
 from gradveil.messages import LocalSteps
@@ -73,7 +72,7 @@ def test_the_heads_equations_hold_at_the_truth():
     head.twin.set_width(1e-9)
     hidden = model[:3](batch[0]).detach().double()
     outputs = hidden @ model[3].weight.detach().double().T + model[3].bias.detach().double()
-    equations = LocalHead(head, batch[1], Visits.of(GRADIENT, 3))
+    equations = LocalHead(head, batch[1])
     places = hidden @ equations.basis.T
     equations.measure(places)
     assert float(equations.residuals(equations.start(places)).square().sum()) < 1e-10
@@ -85,16 +84,13 @@ def test_the_heads_equations_hold_at_the_truth():
 
 def test_the_noise_of_features_is_read_off_the_message():
     """The layer's gradient shows the noise, and Δ what it makes of each example's features."""
-    from gradveil.attacks._head import ROUGH
-
     batch, model, std = smooth_images(3, 1, 8, 8), two_linear_layers(), 2e-4
     hidden = model[:3](batch[0]).detach().double()
     outputs = hidden @ model[3].weight.detach().double().T + model[3].bias.detach().double()
     ratios = []
     for draw in range(4):
         observation = observed(model, batch, defense=GradientNoise(std), seed=draw)
-        assert head_of(observation, seeded()) is None
-        head = head_of(observation, seeded(), ROUGH)
+        head = head_of(observation, seeded())
         assert head is not None
         assert head.noise == pytest.approx(std, rel=0.05)
         head.sharpen()
@@ -125,8 +121,8 @@ def test_a_little_noise_makes_peeling_rough_and_not_sure(monkeypatch, defense):
     "case",
     [
         {"defense": GradientNoise(0.01)},
-        {"defense": GradientPruning(0.5)},
-        {"local": LocalSteps(0.1, 2)},
+        {"defense": GradientPruning(0.9)},
+        {"local": LocalSteps(0.1, 6)},
     ],
     ids=["noise", "pruning", "local steps"],
 )
@@ -137,12 +133,10 @@ def test_where_the_rank_is_hidden_there_is_no_head(case):
 
 
 def test_a_message_of_which_a_whole_tensor_is_missing_has_no_head():
-    from gradveil.attacks._head import ROUGH
-
     observation = observed(two_linear_layers(), smooth_images(3, 1, 8, 8))
-    assert head_of(observation, seeded(), ROUGH) is not None
+    assert head_of(observation, seeded()) is not None
     sent = {**observation.sent, "5.bias": torch.zeros(10)}
-    assert head_of(replace(observation, sent=sent), seeded(), ROUGH) is None
+    assert head_of(replace(observation, sent=sent), seeded()) is None
 
 
 def test_as_many_images_as_units_are_too_many():

@@ -96,7 +96,7 @@ def test_no_time_is_no_guess_and_ctrl_c_says_so(monkeypatch):
     def stop(*_, **__):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("gradveil.attacks._local_head.least_squares", stop)
+    monkeypatch.setattr("gradveil.attacks._peel.least_squares", stop)
     found = QUICK.solve(Run(observation, batch[1], seeded(), Watch(None)))
     assert found is not None
     assert found.status == "interrupted"

@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from gradveil.attacks import Watch
-from gradveil.attacks._local_head import SOLVED, LocalSearch
+from gradveil.attacks._peel import SOLVED, LocalSearch
 from gradveil.attacks._targets import Run
 
 from .small import observed, seeded, smooth_images
@@ -31,7 +31,7 @@ def sure_net(bias: bool = True) -> nn.Module:
 @pytest.mark.parametrize("bias", [True, False])
 @pytest.mark.parametrize("most", [3000, 0], ids=["free gradients", "the model's gradients"])
 def test_the_features_are_found(monkeypatch, bias, most):
-    monkeypatch.setattr("gradveil.attacks._local_head.MOST", most or 10)
+    monkeypatch.setattr("gradveil.attacks._peel.MOST", most or 10)
     inputs, model = smooth_images(3, 1, 8, 8)[0], sure_net(bias)
     observation = observed(model, (inputs, LABELS), labels="known")
     search = LocalSearch.of(Run(observation, LABELS, seeded(), Watch(None)))

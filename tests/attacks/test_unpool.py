@@ -109,8 +109,6 @@ def test_out_of_time_nothing_is_found():
 
 
 def test_settings_are_checked():
-    with pytest.raises(ValueError, match="total_variation"):
-        Unpool(total_variation=-1.0)
     with pytest.raises(ValueError, match="steps"):
         Unpool(steps=0)
 

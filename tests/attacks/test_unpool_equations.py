@@ -5,7 +5,6 @@ import torch
 from torch import nn
 
 from .pooled_nets import last_equations, small_net
-from .small import seeded
 
 
 @pytest.mark.parametrize("count", [1, 2])
@@ -19,16 +18,37 @@ def test_the_truth_solves_them(count, activation):
     torch.testing.assert_close(least[equations.seen], torch.zeros_like(least[equations.seen]))
 
 
-def test_adjoints():
+def test_slopes_are_pulled_back_as_autograd_does():
     equations, inputs = last_equations(small_net(), 2)
-    draw = torch.randn(inputs.shape, generator=seeded(), dtype=inputs.dtype)
-    for forward, back in (
-        (equations.patches, equations.patches_transposed),
-        (equations.linear, equations.linear_transposed),
-    ):
-        image = forward(draw)
-        other = torch.randn(image.shape, generator=seeded(1), dtype=image.dtype)
-        torch.testing.assert_close((image * other).sum(), (draw * back(other)).sum())
+    shares, inputs = equations.positions(inputs), inputs.requires_grad_()
+    u = equations.stage.linear(inputs).transpose(0, 1).flatten(1)
+    total = (u * equations.delta(shares) / equations.stage.scale[:, None]).sum()
+    (slope,) = torch.autograd.grad(total, inputs)
+    torch.testing.assert_close(equations.pulled_back(shares), slope)
+
+
+@pytest.mark.parametrize("activation", [nn.LeakyReLU, nn.ReLU])
+def test_the_expected_misfit_is_the_mean_over_positions(activation):
+    """Of one cell that is open, the others' positions being fixed and wrong."""
+    equations, inputs = last_equations(small_net(activation))
+    noise, shares = torch.tensor(0.01).to(inputs), equations.positions(inputs).roll(1, -1)
+    patches, gaps = equations.patches(inputs), 3 * equations.gaps(inputs)
+
+    def misfit(shares):
+        residual = equations.gradient - equations.delta(shares) @ patches.T
+        of_u = (shares * gaps.square() * equations.seen[:, :, None]).sum()
+        return 0.5 * residual.square().sum() / noise**2 + 0.5 * of_u
+
+    each = []
+    for position in range(4):
+        shares[5, 3] = nn.functional.one_hot(torch.tensor(position), 4)
+        each.append(misfit(shares))
+        found = equations.expected(patches, gaps, shares, noise)
+        torch.testing.assert_close(found, each[-1])
+    weights = torch.tensor([0.1, 0.2, 0.3, 0.4]).to(inputs)
+    shares[5, 3] = weights
+    found = equations.expected(patches, gaps, shares, noise)
+    torch.testing.assert_close(found, (weights * torch.stack(each)).sum())
 
 
 def test_positions_are_found_at_the_truth():
@@ -53,7 +73,8 @@ def test_one_sweep_is_the_mean_field_formula():
                 "kj,kjf->f", others, patches[equations.cells]
             )
             weight, value = equations.weights[channel, cell], equations.values[channel, cell]
-            u = (equations.linear(inputs) + equations.stage.shift[:, None])[channel, places]
+            u = equations.stage.linear(inputs).transpose(0, 1).flatten(1)[channel, places]
+            u = u + equations.stage.shift[channel]
             gaps = (value - u) / blur
             fit = -0.5 * (rest - weight * patches[places]).square().sum(1) / noise**2
             below = torch.special.log_ndtr(gaps)

@@ -4,8 +4,8 @@ import pytest
 import torch
 
 from gradveil.attacks import Watch
-from gradveil.attacks._model_layers import smooth_images, through
-from gradveil.attacks._unpool_equations import Kronecker, search_inputs, solve_inputs
+from gradveil.attacks._model_layers import random_examples, through
+from gradveil.attacks._unpool import Kronecker, search_inputs, solve_inputs
 
 from .pooled_nets import last_equations, seen, small_net
 from .small import seeded
@@ -29,7 +29,7 @@ def test_positions_are_found_from_nothing():
     model = small_net()
     equations, inputs = last_equations(model)
     _, observation, stages = seen(model)
-    samples = through(stages[:-1], smooth_images(observation, 64, seeded())).double()
+    samples = through(stages[:-1], random_examples(observation, 64, seeded())).double()
     shares = search_inputs(equations, Kronecker.fit(samples), 40, Watch(None))
     found, worst = solve_inputs(equations, shares)
     assert worst < 1e-5

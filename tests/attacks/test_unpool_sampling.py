@@ -4,8 +4,8 @@ import torch
 from torch.distributions import MultivariateNormal
 
 from gradveil.attacks import Watch
-from gradveil.attacks._model_layers import smooth_images, through
-from gradveil.attacks._unpool_equations import (
+from gradveil.attacks._model_layers import random_examples, through
+from gradveil.attacks._unpool import (
     EXACT,
     Equations,
     Fit,
@@ -25,7 +25,7 @@ def problem(count: int) -> tuple[Equations, torch.Tensor, Kronecker]:
     model = small_net()
     equations, inputs = last_equations(model, count)
     _, observation, stages = seen(model, count)
-    samples = smooth_images(observation, 64, seeded())
+    samples = random_examples(observation, 64, seeded())
     return equations, inputs, Kronecker.fit(through(stages[:-1], samples).double())
 
 

@@ -2,11 +2,11 @@
 
 import torch
 
-from gradveil.attacks._local_head import Visits
+from gradveil.attacks._peel import Visits, head_of
 from gradveil.messages import LocalSteps
 
 from .local_nets import conv_net
-from .small import LOSS
+from .small import LOSS, observed, seeded, smooth_images
 
 
 def test_mini_batches_are_those_of_the_message():
@@ -25,5 +25,7 @@ def test_examples_of_the_same_steps_are_alike():
 
 
 def test_steps_that_end_early_do_not_cover_the_batch():
-    assert not Visits.of(LocalSteps(0.1, 1, batch_size=2), 4).cover(4)
-    assert Visits.of(LocalSteps(0.1, 1), 4).cover(4)
+    batch = smooth_images(4, 1, 8, 8)
+    for size, covered in ((2, False), (None, True)):
+        local = LocalSteps(0.1, 1, batch_size=size)
+        assert (head_of(observed(conv_net(), batch, local=local), seeded()) is not None) == covered

@@ -129,7 +129,6 @@ def test_observations(case: Wrong, empty: Path) -> None:
     (lambda: GradInversion(seeds=0), "seeds", "0"),
     (lambda: GradInversion(group=-1.0), "group", "-1.0"),
     (lambda: GradInversion()(None), "observation", "None"),
-    (lambda: Analytic(tolerance=0.0), "tolerance", "0.0"),
     (lambda: Analytic()([]), "observation", "[]"),
     (lambda: CAFE(steps=-1), "steps", "-1"),
     (lambda: CAFE()(observation()), "observation", "Observation"),

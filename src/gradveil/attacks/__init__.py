@@ -7,12 +7,12 @@ from ._cafe import CAFE, VerticalNet
 from ._descent import Watch
 from ._dlg import DLG, IDLG
 from ._exact_inversion import ExactInversion
-from ._fishing import Fishing
 from ._grad_inversion import GradInversion
-from ._identify import IdentificationReport, Identify, identify_trials
-from ._imprint import Imprint
+from ._identify import Identify
+from ._identify_trials import IdentificationReport, identify_trials
 from ._inverting_gradients import InvertingGradients
 from ._labels import recover_labels
+from ._malicious import Fishing, Imprint
 from ._observation import Observation, ThreatModel, observe
 from ._peel import Peel
 from ._plan_reader import PlanReader

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from gradveil._checks import WrongValue, check_positive
+from gradveil._checks import WrongValue
 from gradveil._random import generator_or_fresh
 
 from ._attack import Attack, Reconstruction
@@ -38,17 +38,9 @@ class Analytic(Attack):
     Reference: Phong et al., "Privacy-Preserving Deep Learning via Additively Homomorphic
     Encryption", IEEE TIFS 2018; Geiping et al., "Inverting Gradients", NeurIPS 2020, Prop. 3.1.
 
-    Args:
-        tolerance: Relative distance up to which two rows' ratios count as the same.
-
     >>> Analytic()(seen).inputs.round(decimals=2)
     tensor([[0.2000, 0.7000, 0.4000]])
     """
-
-    tolerance: float = 1e-3
-
-    def __post_init__(self) -> None:
-        check_positive(self.tolerance, "tolerance")
 
     def __call__(
         self, observation: Observation, generator: torch.Generator | None = None
@@ -85,7 +77,7 @@ class Analytic(Attack):
         """One estimate for each set of at least two rows of the same ratio, largest set first."""
         sizes = ratios.norm(dim=1)
         most = torch.maximum(sizes[:, None], sizes)
-        same = torch.cdist(ratios, ratios) <= self.tolerance * most
+        same = torch.cdist(ratios, ratios) <= 1e-3 * most
         left, found = torch.ones_like(bias, dtype=torch.bool), []
         for row in same.sum(dim=1).argsort(descending=True, stable=True).tolist():
             members = same[row] & left

@@ -60,7 +60,6 @@ class VerticalNet(nn.Module):
         self.head = nn.Linear(hidden * workers, num_classes)
 
     def forward(self, inputs: Tensor) -> Tensor:
-        """Logits."""
         workers = zip(self.blocks, self.features, self.first, strict=True)
         sent_up = [torch.tanh(first(features(inputs[own]))) for own, features, first in workers]
         logits: Tensor = self.head(torch.cat(sent_up, dim=1))

@@ -132,17 +132,14 @@ def random_inputs(observation: Observation, count: int, generator: torch.Generat
 
 
 def random_examples(observation: Observation, count: int, generator: torch.Generator) -> Tensor:
-    """Smooth images, or normal numbers where the inputs are no images."""
-    image = len(observation.input_shape) == 3
-    return (smooth_images if image else random_inputs)(observation, count, generator)
-
-
-def smooth_images(observation: Observation, count: int, generator: torch.Generator) -> Tensor:
     """Random images with the spectrum of photographs, 1/f² in power, mostly grey, in the range.
 
     They stand for all that an attacker has not seen: no image of any data set goes into them.
+    Where the inputs are no images they are normal numbers.
     """
     blank = random_inputs(observation, count, generator)
+    if blank.dim() != 4:
+        return blank
     channels, rows, columns = blank.shape[1:]
     shape = (count, channels + 1, 2 * rows, 2 * columns)
     noise = normal_like(blank.new_empty(shape), generator)
@@ -171,7 +168,6 @@ class SmoothLeakyReLU(nn.Module):
         self.slope, self.width = slope, width
 
     def forward(self, inputs: Tensor) -> Tensor:
-        """The activation, entry by entry."""
         gate = torch.sigmoid(inputs / self.width)
         return inputs * (self.slope + (1 - self.slope) * gate)
 
@@ -194,7 +190,6 @@ class SmoothTwin:
         self.observation = replace(observation, model=model) if self.is_smoother else observation
 
     def set_width(self, width: float) -> None:
-        """Make the activations this smooth."""
         for activation in self._activations:
             activation.width = width
 
@@ -256,18 +251,15 @@ class Stage:
         return conv2d(inputs, self.kernel, padding=self.padding)
 
     def __call__(self, inputs: Tensor) -> Tensor:
-        """The outputs."""
         outputs = leaky_relu(self.linear(inputs) + self.shift.view(-1, 1, 1), self.slope)
         return outputs if self.pool == 1 else max_pool2d(outputs, self.pool)
 
     def to(self, like: Tensor) -> "Stage":
-        """In the precision of a tensor."""
         kernel, shift, scale = (part.to(like) for part in (self.kernel, self.shift, self.scale))
         return replace(self, kernel=kernel, shift=shift, scale=scale)
 
 
 def through(stages: Sequence[Stage], inputs: Tensor) -> Tensor:
-    """What the stages make of the inputs."""
     for stage in stages:
         inputs = stage(inputs)
     return inputs
@@ -277,8 +269,8 @@ def chain_of(observation: Observation, features: Tensor, probe: Tensor) -> list[
     """The stages between the inputs and these features of a probe; `None` if it is no such chain.
 
     Convolutions have stride 1 and one group, BatchNorm is in eval mode, activations are ReLU or
-    LeakyReLU modules, pools do not overlap. Whatever else happens in the model, the stages must
-    give the same features.
+    LeakyReLU modules, pools do not overlap. Whatever else happens in the model shows at the end:
+    the stages must give the same features.
     """
     stages: list[Stage] = []
     for call in linear_calls(observation, probe, kind=nn.Module)[0]:
@@ -302,8 +294,7 @@ def chain_of(observation: Observation, features: Tensor, probe: Tensor) -> list[
 
 def _begun(call: Call) -> Stage | None:
     conv = call.layer
-    plain = conv.stride == (1, 1) and conv.dilation == (1, 1) and conv.groups == 1
-    if not plain or conv.padding_mode != "zeros" or isinstance(conv.padding, str):
+    if isinstance(conv.padding, str):
         return None
     weight = conv.weight.detach()
     shift = weight.new_zeros(len(weight)) if conv.bias is None else conv.bias.detach()
@@ -317,27 +308,20 @@ def _extended(stage: Stage, module: nn.Module) -> Stage | None:
     if stage.pool > 1:
         return None
     if isinstance(module, nn.MaxPool2d):
-        size, stride, padding = map(_pair, (module.kernel_size, module.stride, module.padding))
-        plain = size == stride == size[::-1] and padding == (0, 0) and not module.ceil_mode
-        return replace(stage, pool=size[0]) if plain else None
+        size = module.kernel_size
+        return replace(stage, pool=size if isinstance(size, int) else size[0])
     if stage.slope != 1:
         return None
     if isinstance(module, (nn.ReLU, nn.LeakyReLU)):
         return replace(stage, slope=getattr(module, "negative_slope", 0.0))
-    norm, variance = module, getattr(module, "running_var", None)
-    if not isinstance(norm, nn.BatchNorm2d) or norm.training or variance is None:
+    if not isinstance(module, nn.BatchNorm2d) or module.training or module.running_var is None:
         return None
-    assert norm.running_mean is not None
-    factor = (variance + norm.eps).rsqrt()
-    factor = factor if norm.weight is None else factor * norm.weight.detach()
-    shift = (stage.shift - norm.running_mean) * factor
-    shift = shift if norm.bias is None else shift + norm.bias.detach()
+    factor = (module.running_var + module.eps).rsqrt()
+    factor = factor if module.weight is None else factor * module.weight.detach()
+    with torch.no_grad():
+        shift = module(stage.shift.view(1, -1, 1, 1)).flatten()
     kernel = stage.kernel * factor.view(-1, 1, 1, 1)
     return replace(stage, kernel=kernel, shift=shift, scale=stage.scale * factor)
-
-
-def _pair(size: int | tuple[int, ...]) -> tuple[int, ...]:
-    return (size, size) if isinstance(size, int) else tuple(size)
 
 
 def noise_beside(sizes: Tensor, shape: Sequence[int], rank: int) -> float:

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -56,7 +57,6 @@ class Objective:
     high: Tensor | None = None
 
     def __call__(self, inputs: Tensor) -> Tensor:
-        """The cost."""
         return self.evidence.misfit(self.message(inputs)) + self.energy(inputs)
 
 
@@ -186,19 +186,14 @@ def refine_one(stages: Stages, start: Tensor, watch: Watch) -> Point:
     twin = SmoothTwin(stages.observation, 1.0)
     smooth = stages.objective(twin.observation)
 
-    def improved(objective: Objective, begin: Tensor, tolerance: float) -> Point:
-        return refine(
-            objective, begin,
-            steps=finish.steps, products=finish.products, watch=watch, tolerance=tolerance,
-        )  # fmt: skip
-
+    improved = partial(refine, steps=finish.steps, products=finish.products, watch=watch)
     for width in finish.widths if twin.is_smoother else ():  # the minimum is followed as it falls
         twin.set_width(width)
-        smoothed = improved(smooth, smoothed.inputs, 0.05)
+        smoothed = improved(smooth, smoothed.inputs, tolerance=0.05)
         if smoothed.status != FINISHED:
             return replace(best, status=smoothed.status)
     for begin in (smoothed.inputs, start):
-        refined = improved(own, begin, 1e-3)
+        refined = improved(own, begin, tolerance=1e-3)
         if refined.cost < best.cost:
             return refined
         if refined.status != FINISHED:
