@@ -325,7 +325,6 @@ def test_ray_gives_the_bytes_of_this_process(tmp_path):
     [
         ({"jobs": 0}, "`jobs` should be an integer of at least 1"),
         ({"engine": "rey"}, "`engine` should be"),
-        ({"address": "auto"}, "`address` should be left out for the local engine"),
     ],
 )
 def test_wrong_arguments(tmp_path, wrong, says):
