@@ -166,7 +166,7 @@ class Runner:
         if engine == "ray":
             self._start = functools.partial(_Ray, jobs, holds)
         elif (jobs or 1) > 1:
-            self._start = functools.partial(_Processes, jobs or 1, holds)
+            self._start = functools.partial(_Processes, jobs or 1, self.folder, holds)
         self._engine: _Processes | _Ray | None = None
 
     def __enter__(self) -> Runner:
@@ -237,19 +237,15 @@ class Runner:
                 self.close()
                 replies = {}
                 for cell in flying.values():  # again, with nobody beside it
-                    with contextlib.closing(_Processes(1, self._holds)) as pool:
+                    with contextlib.closing(_Processes(1, self.folder, self._holds)) as pool:
                         replies[cell] = _reply_of(pool.submit(cell))
                 flying.clear()
             else:
                 replies = {flying.pop(future): _reply_of(future) for future in ready}
             for cell, reply in replies.items():
-                try:
-                    if isinstance(reply, str):
-                        write_atomically(cell_path(self.folder, cell), reply)
-                except OSError as error:  # a full disk, say
-                    reply = _failure(error)
-                if isinstance(reply, Failure):
-                    failures[cell] = reply
+                failure = _keep(self.folder, cell, reply)
+                if failure is not None:
+                    failures[cell] = failure
                 settled(cell)
 
     def _submit(self, cell: Cell) -> Future[_Reply]:
@@ -295,8 +291,8 @@ def processors() -> int:
     return os.cpu_count() or 1
 
 
-_Reply = str | Failure
-"""The text of a cell's file, or why there is none."""
+_Reply = str | Failure | None
+"""The text of a cell's file, or why there is none; `None`: the file is written."""
 
 
 def _execute(cell: Cell, holds: object) -> _Reply:
@@ -320,6 +316,17 @@ def _execute(cell: Cell, holds: object) -> _Reply:
         return _failure(error)
     finally:
         torch.set_num_threads(threads)
+
+
+def _keep(folder: Path, cell: Cell, reply: _Reply) -> Failure | None:
+    """Write a cell's file; why there is none."""
+    if not isinstance(reply, str):
+        return reply
+    try:
+        write_atomically(cell_path(folder, cell), reply)
+    except OSError as error:  # a full disk, say
+        return _failure(error)
+    return None
 
 
 def _failure(error: BaseException) -> Failure:
@@ -359,9 +366,13 @@ def _reply_of(future: Future[_Reply]) -> _Reply:
 
 
 class _Processes:
-    """Processes of this machine. They end when this one does, however it does, or closes."""
+    """Processes of this machine. They end when this one does, however it does, or closes.
 
-    def __init__(self, jobs: int, holds: object) -> None:
+    They write the files, and send next to nothing: where a process ends amid what it sends, this
+    one would wait for the rest for ever.
+    """
+
+    def __init__(self, jobs: int, folder: Path, holds: object) -> None:
         try:
             held = pickle.dumps(holds)
         except (pickle.PicklingError, AttributeError, TypeError) as error:
@@ -370,7 +381,7 @@ class _Processes:
             raise WrongType(what, "be picklable", found, advice) from error
         self.jobs, context = jobs, multiprocessing.get_context("spawn")
         self._theirs, self._ours = context.Pipe(duplex=False)
-        given = (self._theirs, held)
+        given = (self._theirs, folder, held)
         self._pool = ProcessPoolExecutor(jobs, context, initializer=_begin, initargs=given)
 
     def submit(self, cell: Cell) -> Future[_Reply]:
@@ -389,11 +400,11 @@ class _Processes:
         self._theirs.close()
 
 
-_held: object = None
-"""In a process of a pool: what its runner holds, put here when the process begins."""
+_held: tuple[Path, object] = (Path(), None)
+"""In a process of a pool: its runner's folder, and what that holds, from when it begins."""
 
 
-def _begin(parent: Connection, holds: bytes) -> None:
+def _begin(parent: Connection, folder: Path, holds: bytes) -> None:
     """The start of a process of a pool. It ends at once when its runner's does, or closes."""
     global _held
 
@@ -403,11 +414,12 @@ def _begin(parent: Connection, holds: bytes) -> None:
         os._exit(1)  # no file needs a farewell
 
     threading.Thread(target=end, daemon=True).start()
-    _held = pickle.loads(holds)
+    _held = folder, pickle.loads(holds)
 
 
-def _execute_held(cell: Cell) -> _Reply:
-    return _execute(cell, _held)
+def _execute_held(cell: Cell) -> Failure | None:
+    folder, holds = _held
+    return _keep(folder, cell, _execute(cell, holds))
 
 
 class _Ray:
