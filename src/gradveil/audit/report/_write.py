@@ -111,17 +111,21 @@ def render_report(result: AuditResult) -> str:
 
 def check_folder(folder: Path) -> None:
     """Require a folder that can be made and written, before hours of work; it is left as it was."""
-    there = next(path for path in (folder, *folder.parents) if path.exists())
+    made = [path for path in (folder, *folder.absolute().parents) if not path.exists()]
     try:
-        with TemporaryFile(dir=there):
+        folder.mkdir(parents=True, exist_ok=True)
+        with TemporaryFile(dir=folder):
             pass
     except OSError as error:
-        reason = f"`{error.strerror}` for `{folder}`"
-        found = f"that `{there}` is a file" if there.is_file() else reason
+        file = next((path for path in (folder, *folder.parents) if path.is_file()), None)
+        found = f"that `{file}` is a file" if file else f"`{error.strerror}` for `{folder}`"
         raise type(error)(
             f"Parameter `out` should be a folder that can be written. Found {found}. Choose"
             " another."
         ) from error
+    finally:
+        for path in (path for path in made if path.exists()):
+            path.rmdir()
 
 
 def write_results(result: AuditResult, folder: Path) -> Path:
