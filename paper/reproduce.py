@@ -42,11 +42,13 @@ def reproduce(
     preset: Annotated[
         Literal["quick", "standard", "paper"], typer.Option(help="How much is run.")
     ] = "quick",
-    engine: Annotated[Literal["local", "ray"], typer.Option(help="Where it is run.")] = "local",
+    engine: Annotated[
+        Literal["local", "ray"],
+        typer.Option(help="ray: on RAY_ADDRESS, or here."),
+    ] = "local",
     jobs: Annotated[
         int | None, typer.Option(help="Cells at once; all processors if not given.", min=1)
     ] = None,
-    address: Annotated[str | None, typer.Option(help="Of a running Ray cluster.")] = None,
     out: Annotated[Path, typer.Option(help="Folder of cells and figures.", file_okay=False)] = Path(
         "reproduction"
     ),
@@ -70,7 +72,7 @@ def reproduce(
         os.environ[DATA_VARIABLE] = str(data.resolve())
     done, store = read_cells(known) if known else {}, out / "cells"
     jobs = jobs or (processors() if engine == "local" else None)
-    with Runner(store, engine=engine, jobs=jobs, address=address) as runner:
+    with Runner(store, engine=engine, jobs=jobs) as runner:
         cells = [] if only_figures else missing_cells(studies, preset, store, done)
         outcome = _run(runner, _with_data(cells), time_budget)
     if outcome.stopped == "interrupted":

@@ -163,9 +163,6 @@ PUBLIC = {
     "audit": """
         AuditResult Federation Goal Releases Settings Subject run write_results
     """,
-    "audit.answer": """
-        Goal
-    """,
     "audit.measure": """
         BoundStudy
     """,

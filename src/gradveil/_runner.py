@@ -33,7 +33,7 @@ import signal
 import threading
 import time
 import traceback
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
@@ -46,7 +46,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ._checks import WrongType, WrongValue, check_choice, check_count
+from ._checks import WrongType, check_choice, check_count
 from ._files import write_atomically
 from ._imports import require
 
@@ -140,9 +140,9 @@ class Runner:
         holds: What cell functions get as second argument; they get settings alone if `None`. It is
             pickled once for each process, and no part of a cell's name: let the settings name its
             content, by a hash.
-        engine: "local": this process, or several of this machine; "ray": a Ray cluster.
+        engine: "local": this process, or several of this machine; "ray": the cluster that the
+            variable RAY_ADDRESS names; without it Ray is started on this machine.
         jobs: Cells at once. One, if `None`; with Ray the cluster's processors.
-        address: Of a running Ray cluster; Ray is started on this machine if `None`.
     """
 
     def __init__(
@@ -152,26 +152,21 @@ class Runner:
         holds: object = None,
         engine: str = "local",
         jobs: int | None = None,
-        address: str | None = None,
     ) -> None:
         check_choice(engine, "engine", ("local", "ray"))
         if jobs is not None:
             check_count(jobs, "jobs")
-        if address is not None and engine != "ray":
-            expected, advice = "be left out for the local engine", "Use the engine 'ray'."
-            raise WrongValue("address", expected, repr(address), advice, True)
-        self.folder = Path(folder)
+        self.folder, self._holds = Path(folder), holds
         self.folder.mkdir(parents=True, exist_ok=True)
         for path in self.folder.glob(".*.json.*"):
             with contextlib.suppress(FileNotFoundError):
                 if path.stat().st_mtime < time.time() - 24 * 3600:
                     path.unlink()
-        self._holds = holds
         self._start: Callable[[], _Processes | _Ray] | None = None  # cells run in this process
         if engine == "ray":
-            self._start = functools.partial(_Ray, address, jobs, holds)
+            self._start = functools.partial(_Ray, jobs, holds)
         elif (jobs or 1) > 1:
-            self._start = functools.partial(_Processes, jobs or 1, holds)
+            self._start = functools.partial(_Processes, jobs or 1, self.folder, holds)
         self._engine: _Processes | _Ray | None = None
 
     def __enter__(self) -> Runner:
@@ -240,36 +235,31 @@ class Runner:
             ready, _ = wait(flying, left, FIRST_COMPLETED)
             if any(isinstance(future.exception(), BrokenProcessPool) for future in ready):
                 self.close()
-                replies = {cell: self._alone(cell) for cell in flying.values()}
+                replies = {}
+                for cell in flying.values():  # again, with nobody beside it
+                    with contextlib.closing(_Processes(1, self.folder, self._holds)) as pool:
+                        replies[cell] = _reply_of(pool.submit(cell))
                 flying.clear()
             else:
                 replies = {flying.pop(future): _reply_of(future) for future in ready}
             for cell, reply in replies.items():
-                try:
-                    if isinstance(reply, str):
-                        write_atomically(cell_path(self.folder, cell), reply)
-                except OSError as error:  # a full disk, say
-                    reply = _failure(error)
-                if isinstance(reply, Failure):
-                    failures[cell] = reply
+                failure = _keep(self.folder, cell, reply)
+                if failure is not None:
+                    failures[cell] = failure
                 settled(cell)
 
     def _submit(self, cell: Cell) -> Future[_Reply]:
         if self._engine is None and self._start is not None:
             self._engine = self._start()
         future: Future[_Reply] = Future()
-        try:
-            if self._engine is not None:
-                return self._engine.submit(cell)
+        if self._engine is None:
             future.set_result(_execute(cell, self._holds))
+            return future
+        try:
+            return self._engine.submit(cell)
         except BrokenProcessPool as error:  # a process died between two cells
             future.set_exception(error)
-        return future
-
-    def _alone(self, cell: Cell) -> _Reply:
-        """One of the cells that ran when a process died: again, with nobody beside it."""
-        with contextlib.closing(_Processes(1, self._holds)) as pool:
-            return _reply_of(pool.submit(cell))
+            return future
 
 
 def cell_path(folder: Path, cell: Cell) -> Path:
@@ -301,15 +291,17 @@ def processors() -> int:
     return os.cpu_count() or 1
 
 
-_Reply = str | Failure
-"""The text of a cell's file, or why there is none."""
+_Reply = str | Failure | None
+"""The text of a cell's file, or why there is none; `None`: the file is written."""
 
 
 def _execute(cell: Cell, holds: object) -> _Reply:
     """Run one cell where we are, and write its file's content: JSON with NaN and infinities."""
-    start = time.perf_counter()
+    start, threads = time.perf_counter(), torch.get_num_threads()
+    torch.set_num_threads(1)
     try:
-        with _isolated(int(cell.key[:8], 16)):
+        with torch.random.fork_rng(devices=[]):
+            torch.default_generator.manual_seed(int(cell.key[:8], 16))
             given = (cell.settings,) if holds is None else (cell.settings, holds)
             values = cell.function(*given)
         content = {
@@ -322,6 +314,19 @@ def _execute(cell: Cell, holds: object) -> _Reply:
         return canonical_json(content, allow_nan=True, default=_packed)
     except Exception as error:
         return _failure(error)
+    finally:
+        torch.set_num_threads(threads)
+
+
+def _keep(folder: Path, cell: Cell, reply: _Reply) -> Failure | None:
+    """Write a cell's file; why there is none."""
+    if not isinstance(reply, str):
+        return reply
+    try:
+        write_atomically(cell_path(folder, cell), reply)
+    except OSError as error:  # a full disk, say
+        return _failure(error)
+    return None
 
 
 def _failure(error: BaseException) -> Failure:
@@ -349,16 +354,6 @@ def _unpacked(value: dict[str, Any]) -> Any:
     return torch.from_numpy(np.load(packed, allow_pickle=False))
 
 
-@contextlib.contextmanager
-def _isolated(seed: int) -> Iterator[None]:
-    """One thread and a seeded global random state inside, everything as it was afterwards."""
-    with contextlib.ExitStack() as afterwards, torch.random.fork_rng(devices=[]):
-        afterwards.callback(torch.set_num_threads, torch.get_num_threads())
-        torch.set_num_threads(1)
-        torch.default_generator.manual_seed(seed)
-        yield
-
-
 def _reply_of(future: Future[_Reply]) -> _Reply:
     """What a process sent, or how it ended without."""
     try:
@@ -371,18 +366,33 @@ def _reply_of(future: Future[_Reply]) -> _Reply:
 
 
 class _Processes:
-    """Processes of this machine. They end when this one does, however it does, or closes."""
+    """Processes of this machine. They end when this one does, however it does, or closes.
 
-    def __init__(self, jobs: int, holds: object) -> None:
+    They write the files, and send next to nothing: where a process ends amid what it sends, this
+    one would wait for the rest for ever.
+    """
+
+    def __init__(self, jobs: int, folder: Path, holds: object) -> None:
+        try:
+            held = pickle.dumps(holds)
+        except (pickle.PicklingError, AttributeError, TypeError) as error:
+            what, found = "What cells of other processes hold", f"`{type(error).__name__}: {error}`"
+            advice = "Define functions and classes in a module, or use one job."
+            raise WrongType(what, "be picklable", found, advice) from error
         self.jobs, context = jobs, multiprocessing.get_context("spawn")
         self._theirs, self._ours = context.Pipe(duplex=False)
-        self._pool = ProcessPoolExecutor(
-            jobs, context, initializer=_begin, initargs=(self._theirs, _pickled(holds))
-        )
+        given = (self._theirs, folder, held)
+        self._pool = ProcessPoolExecutor(jobs, context, initializer=_begin, initargs=given)
 
     def submit(self, cell: Cell) -> Future[_Reply]:
-        with _ignoring_interrupts():
+        if threading.current_thread() is not threading.main_thread():
             return self._pool.submit(_execute_held, cell)
+        # Ctrl-C goes to every process of a terminal; those started here leave it to this one
+        before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+        try:
+            return self._pool.submit(_execute_held, cell)
+        finally:
+            signal.signal(signal.SIGINT, before)
 
     def close(self) -> None:
         self._ours.close()
@@ -390,50 +400,40 @@ class _Processes:
         self._theirs.close()
 
 
-_held: object = None
-"""In a process of a pool: what its runner holds, put here when the process begins."""
+_held: tuple[Path, object] = (Path(), None)
+"""In a process of a pool: its runner's folder, and what that holds, from when it begins."""
 
 
-def _begin(parent: Connection, holds: bytes) -> None:
-    """The start of a process of a pool."""
+def _begin(parent: Connection, folder: Path, holds: bytes) -> None:
+    """The start of a process of a pool. It ends at once when its runner's does, or closes."""
     global _held
-    threading.Thread(target=_end_with, args=(parent,), daemon=True).start()
-    _held = pickle.loads(holds)
+
+    def end() -> None:
+        with contextlib.suppress(EOFError, OSError):
+            parent.recv_bytes()
+        os._exit(1)  # no file needs a farewell
+
+    threading.Thread(target=end, daemon=True).start()
+    _held = folder, pickle.loads(holds)
 
 
-def _end_with(parent: Connection) -> None:
-    """End at once when the other end of a pipe is closed: no file needs a farewell."""
-    with contextlib.suppress(EOFError, OSError):
-        parent.recv_bytes()
-    os._exit(1)
-
-
-def _execute_held(cell: Cell) -> _Reply:
-    return _execute(cell, _held)
-
-
-@contextlib.contextmanager
-def _ignoring_interrupts() -> Iterator[None]:
-    """Ctrl-C goes to every process of a terminal; those started in here leave it to this one."""
-    with contextlib.ExitStack() as afterwards:
-        if threading.current_thread() is threading.main_thread():
-            before = signal.signal(signal.SIGINT, signal.SIG_IGN)
-            afterwards.callback(signal.signal, signal.SIGINT, before)
-        yield
+def _execute_held(cell: Cell) -> Failure | None:
+    folder, holds = _held
+    return _keep(folder, cell, _execute(cell, holds))
 
 
 class _Ray:
     """Tasks of a Ray cluster, each with one processor. Files are written by this process: the
     cluster's machines need the package, and data under the same path, but no shared folder."""
 
-    def __init__(self, address: str | None, jobs: int | None, holds: object) -> None:
+    def __init__(self, jobs: int | None, holds: object) -> None:
         require("the ray engine", "gradveil[ray]", "ray")
         os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
         os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
         import ray
 
         self._ray, self._ends = ray, not ray.is_initialized()
-        place = address or os.environ.get("RAY_ADDRESS") or "local"
+        place = os.environ.get("RAY_ADDRESS") or "local"
         passed = {n: v for n, v in os.environ.items() if re.match("PYTHONPATH$|GRADVEIL_", n)}
         options: dict[str, Any] = {"runtime_env": {"env_vars": passed}}
         if place == "local":
@@ -458,13 +458,3 @@ class _Ray:
                 self._ray.cancel(reference, force=True)
         if self._ends:
             self._ray.shutdown()
-
-
-def _pickled(holds: object) -> bytes:
-    try:
-        return pickle.dumps(holds)
-    except (pickle.PicklingError, AttributeError, TypeError) as error:
-        found = f"`{type(error).__name__}: {error}`"
-        advice = "Define functions and classes in a module, or use one job."
-        what = "What cells of other processes hold"
-        raise WrongType(what, "be picklable", found, advice) from error

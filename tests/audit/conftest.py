@@ -2,7 +2,7 @@
 
 import pytest
 
-from gradveil.audit.measure import _cells, _details
+from gradveil.audit.measure import _bounds, _cells
 
 
 @pytest.fixture
@@ -11,10 +11,10 @@ def unmeasured(request, monkeypatch):
     if "measured" in request.fixturenames:
         return
     nothing = None, "not measured in this test"
-    for module in (_details, _cells):
+    for module in (_bounds, _cells):
         monkeypatch.setattr(module, "guarantee_of", lambda *_, **__: nothing)
     monkeypatch.setattr(_cells, "told_apart", lambda *_, **__: None)
-    monkeypatch.setattr(_details, "_time_ratio", lambda *_, **__: 1.0)
+    monkeypatch.setattr(_bounds, "_time_ratio", lambda *_, **__: 1.0)
 
 
 @pytest.fixture

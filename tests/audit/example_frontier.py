@@ -5,9 +5,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 from functools import cache
 
-from gradveil.audit import Answer, AuditResult, Curve, Federation, Frontier, Leak, Point, ToldApart
-from gradveil.audit.report._numbers import named
-from gradveil.audit.report._words import what_it_does
+from gradveil.audit import AuditResult, Federation
+from gradveil.audit._result import Answer, Curve, Frontier, Leak, Point, ToldApart
+from gradveil.audit.report._words import named, what_it_does
 from gradveil.data import Dataset, load_dataset
 from gradveil.scoring import Interval
 
@@ -169,7 +169,6 @@ def _leak(data: Dataset, size: int, moment: int, error: float, seed: int) -> Lea
     return Leak(
         round=moment,
         attack=ADAPTIVE,
-        knows_defense=True,
         error=Interval(error, 0.86 * error, 1.15 * error),
         psnr=Interval(psnr, psnr - 0.6, psnr + 0.7),
         told_apart=ToldApart(

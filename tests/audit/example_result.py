@@ -119,7 +119,7 @@ def _frontier(defenses: tuple[DefenseResult, ...]) -> Frontier:
 
 def _point(defense: DefenseResult) -> Point:
     leaks = [
-        Leak(0, a.attack, True, a.mse, a.psnr, None, a.runs[0].pictures, 0, len(a.runs), works=True)
+        Leak(0, a.attack, a.mse, a.psnr, None, a.runs[0].pictures, 0, len(a.runs), works=True)
         for a in sorted(defense.attacks, key=lambda attack: attack.mse.mean)
     ]
     bound = defense.bound.trace_mse if defense.bound else None

@@ -14,7 +14,7 @@ from gradveil import GradientNoise
 from gradveil.attacks import Analytic, Attack, InvertingGradients, ThreatModel
 from gradveil.audit import AuditResult, Federation, Subject, run, write_results
 from gradveil.audit.measure import Laboratory
-from gradveil.audit.measure._details import guarantee_of
+from gradveil.audit.measure._bounds import guarantee_of
 from gradveil.audit.report import csv_text
 from gradveil.catalog import spec_of
 from gradveil.messages import LocalSteps

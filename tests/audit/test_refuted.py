@@ -10,10 +10,10 @@ from torch.nn.functional import cross_entropy
 
 from gradveil.attacks import INTERRUPTED, Adaptive
 from gradveil.audit import Goal
-from gradveil.audit.answer import Wish, solve_wishes
+from gradveil.audit._answer import Wish, solve_wishes
 from gradveil.audit.measure._attacks import best_mix
 from gradveil.audit.measure._cells import extra_loss
-from gradveil.audit.measure._fingerprint import fingerprint, state_of
+from gradveil.audit.measure._laboratory import fingerprint, state_of
 from tests.audit.small import make_subject
 
 from .answer.made_up import KnownSearch, leak, noise_axis, point
@@ -105,7 +105,7 @@ def test_an_interrupted_attack_is_not_stored_as_done(monkeypatch, tmp_path):
 
 def test_a_moment_that_was_not_attacked_is_not_reached():
     one = point("d", 0.95, 0.1, later=[(2, 0.95)])
-    unknown = type(one.leaks[0])(4, "", False, None, None, None)
+    unknown = type(one.leaks[0])(4, "", None, None, None)
     lacking = type(one)(one.defense, None, (*one.leaks, unknown), one.loss, None)
     assert Goal("error", 0.9).is_reached(one)
     assert not Goal("error", 0.9).is_reached(lacking)
@@ -119,16 +119,17 @@ def test_what_stops_before_later_moments_recommends_nothing():
     axis = noise_axis()
     search = Stopped({"noise": (lambda s: 1 / (1 + math.exp(-4 * s)), lambda s: 0.1)})
     search.measure("", [(axis, s) for s in axis.start])
-    (found,) = solve_wishes(search, [axis], [Wish("", (Goal("error", 0.8),))], True)
-    assert found.best is None
+    wish = Wish("", (Goal("error", 0.8),))
+    solve_wishes(search, [axis], [wish], True)
+    assert wish.best is None
 
 
 def test_goals_on_attacks_that_cannot_judge_are_not_reached():
     axis = noise_axis()
     search = KnownSearch({"noise": (lambda s: 1.0, lambda s: 0.1)})
     search.measure("", [(axis, s) for s in axis.start])
-    wishes = [Wish("", (Goal("psnr", 15.0),)), Wish("", (Goal("loss", 0.5),))]
-    blind, cost = solve_wishes(search, [axis], wishes, can_judge=False)
+    blind, cost = Wish("", (Goal("psnr", 15.0),)), Wish("", (Goal("loss", 0.5),))
+    solve_wishes(search, [axis], [blind, cost], can_judge=False)
     assert not blind.judged
     assert blind.best is None
     assert cost.best is not None

@@ -138,7 +138,7 @@ def test_the_subject_says_what_it_is():
         case.model, case.loss_fn, (case.inputs, case.targets), batches=2, public=None,
         normalization=None, local=None, name="maps",
     )  # fmt: skip
-    assert (subject.data.task, subject.tokens, subject.data.layout) == ("labels", False, None)
+    assert (subject.data.task, subject.data.tokens, subject.data.layout) == ("labels", False, None)
     assert subject.data.num_classes == 3
     assert subject.input_range is not None
 

@@ -7,7 +7,7 @@ import pytest
 from typer.testing import CliRunner
 
 from gradveil.audit import AuditResult
-from gradveil.audit.measure import _cells, _details
+from gradveil.audit.measure import _bounds, _cells
 from gradveil.cli import app
 
 MODULE = """
@@ -48,7 +48,7 @@ QUICK = ["--batch-size", "2", "--quick", "--jobs", "1", "--defense", "no-defense
 def workplace(tmp_path, monkeypatch):
     """A folder with a module of models and data of every task, and audits without bounds."""
     nothing = (None, "not measured in this test")
-    for module in (_cells, _details):
+    for module in (_cells, _bounds):
         monkeypatch.setattr(module, "guarantee_of", lambda *_, **__: nothing)
     monkeypatch.setattr(_cells, "told_apart", lambda *_, **__: None)
     (tmp_path / "own_tasks.py").write_text(MODULE)

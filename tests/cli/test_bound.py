@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from gradveil.audit.measure._details import PLACE_BY_PLACE
+from gradveil.audit.measure._bounds import PLACE_BY_PLACE
 from gradveil.cli import app
 from gradveil.denoising import LearnedPriors
 

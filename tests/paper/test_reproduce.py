@@ -108,7 +108,6 @@ def test_official_data_are_asked_for_or_their_cells_left_out(reproduce, monkeypa
     ("arguments", "said"),
     [
         (["mnist-prunning"], "mnist-pruning"),
-        ([STUDY, "--address", "auto"], "left out for the local engine"),
         ([STUDY, "--known", __file__], "should have cells"),
     ],
 )

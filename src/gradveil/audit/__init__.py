@@ -17,22 +17,7 @@ Three rooms: `measure` (subject, federation, defense, strength -> point), `answe
 
 from gradveil.federated import Federation
 
-from ._result import (
-    Answer,
-    AttackResult,
-    AuditResult,
-    BoundResult,
-    Curve,
-    DefenseResult,
-    Frontier,
-    LayerResult,
-    Leak,
-    Point,
-    Releases,
-    RunResult,
-    Setup,
-    ToldApart,
-)
+from ._result import AuditResult, Releases
 from ._run import run
 from ._settings import Goal, Settings, default_attacks
 from ._subject import Subject, audited

@@ -26,9 +26,8 @@ def restore(kind: Any, value: Any) -> Any:
     """A value of plain JSON as the annotated type."""
     origin, parts = get_origin(kind), get_args(kind)
     if origin in (Union, UnionType):
-        return (
-            None if value is None else restore(next(p for p in parts if p is not NoneType), value)
-        )
+        (kind,) = (part for part in parts if part is not NoneType)
+        return None if value is None else restore(kind, value)
     if dataclasses.is_dataclass(kind):
         hints = get_type_hints(kind)
         return kind(**{name: restore(hints[name], part) for name, part in value.items()})  # type: ignore[operator]
@@ -98,7 +97,6 @@ class PrivacyResult:
     """Of one message that the example (or client) is in, as `recognition`."""
     recognition: float
     epsilon_rounds: float
-    """Of all rounds."""
     recognition_rounds: float
     candidates: int
     neighbours: str = "zero-out"
@@ -144,7 +142,6 @@ class Leak:
     """0: the model as it was given; later ones: after so many rounds under this defense."""
     attack: str
     """The strongest of those that were run; "" if none gave a result."""
-    knows_defense: bool
     error: Interval | None
     """Its squared error over that of a blind guess: 0 is a copy, 1 no further than it. Of the best
     mix of both, so that noise in what was rebuilt does not count as protection."""
@@ -235,11 +232,8 @@ class Answer:
     """Of the defense, as its curve's; "" if there is no setting."""
     defense: str = ""
     python: str = ""
-    """A line to paste."""
     rests_on: str = ""
-    """Which attacks, batches and intervals."""
     not_promised: str = ""
-    """What the answer does not say."""
     equal: tuple[str, ...] = ()
     """Other defenses that reach it and whose loss is not told apart from this one's."""
 
@@ -252,7 +246,6 @@ class Frontier:
     curves: tuple[Curve, ...]
     answers: tuple[Answer, ...]
     loss_before: float | None
-    """Of the model as it was given."""
     moments: tuple[int, ...]
     """The rounds at which models were attacked."""
     guess: str

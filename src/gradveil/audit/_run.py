@@ -22,6 +22,7 @@ from gradveil.catalog import Spec, build_defense
 from gradveil.federated import Federation
 from gradveil.sensitivity import measure
 
+from ._answer import SHORTLIST, Wish, hidden, next_strength, solve_wishes, wishes_of
 from ._result import (
     CANDIDATES,
     AuditResult,
@@ -36,7 +37,6 @@ from ._result import (
 )
 from ._settings import SWEPT, Settings
 from ._subject import Subject, audited
-from .answer import SHORTLIST, Solved, hidden, next_strengths, solve_wishes, wishes_of
 from .measure import (
     PLAIN,
     Axis,
@@ -50,9 +50,6 @@ from .measure import (
     unique_names,
 )
 from .report import answer_of, notes, verdict
-
-FIRST = 3
-"""Strengths of each defense that are measured before any is chosen."""
 
 
 def run(
@@ -84,18 +81,6 @@ def run(
             pickled.
         progress: Called with (what is running, the share that is done).
         command: How to do it again, for the report.
-
-    >>> import torch
-    >>> from gradveil.models import build_model
-    >>> data = torch.Generator().manual_seed(0)
-    >>> subject = Subject(
-    ...     build_model("mlp", sizes=[4, 6, 2]), torch.nn.functional.cross_entropy,
-    ...     data=(torch.rand(2, 4, generator=data), torch.tensor([0, 1])),
-    ...     public=(torch.rand(80, 4, generator=data), torch.arange(80) % 2),
-    ... )
-    >>> short = Federation(rounds=2), Settings(["gradient-noise"], goals=["error>=50%"], steps=5)
-    >>> run(subject, *short).frontier.answers[0].title
-    'error>=50%'
     """
     require("the audit", "gradveil[audit]", "scipy", "torchmetrics", "PIL")
     federation = Federation() if federation is None else federation
@@ -112,7 +97,7 @@ def run(
     laboratory = Laboratory(case, federation, settings)
     asked = SWEPT if settings.defenses is None else settings.defenses
     axes = [axis for axis in axes_of(asked, case) if axis.spec.name != PLAIN]
-    if not case.tokens:  # second derivatives, which plans, bounds and attacks take; before any work
+    if not case.data.tokens:  # second derivatives, which all else takes; before any work
         inputs, targets = case.batch(0)
         measure(case.message(targets), inputs, "auto", generator=numbered_stream(settings.seed))
     assert laboratory.attacks is not None  # for its errors, before any work
@@ -142,17 +127,17 @@ class _Audit:
         search.expected = points * len(search.cells(PLAIN)) + 1 + (asked or len(self.axes))
         undefended = Axis(PLAIN, Spec(PLAIN))
         search.measure("no defense", [(undefended, 0.0)], moments if self.answers else (0,))
-        first = [(a, s) for a in self.axes for s in a.start[:FIRST][: self.settings.strengths]]
+        first = [(a, s) for a in self.axes for s in a.start[: self.settings.strengths]]
         search.measure("first strengths", first)
         able = any(leak.works for leak in search.point().leaks[:1])
         while not search.stopped and (more := self._more(able)):
             search.measure("further strengths", more)
         wishes = wishes_of(self.settings.wanted, able) if self.answers else []
-        solved = solve_wishes(search, self.axes, wishes, able)
-        shown = self._shown(solved)
+        solve_wishes(search, self.axes, wishes, able)
+        shown = self._shown(wishes)
         search.run("details", [search.cell("detail", point.defense) for point in shown.values()])
         details = [self._defense(name, point) for name, point in shown.items()]
-        frontier = self._frontier(solved)
+        frontier = self._frontier(wishes)
         first_batch = self.case.data.to_pixels(self.case.batch(0)[0])
         return AuditResult(
             setup=self._setup(command),
@@ -164,23 +149,24 @@ class _Audit:
         )
 
     def _more(self, able: bool) -> list[tuple[Axis, float]]:
-        """The strengths that curves still need."""
+        """The next strength of each curve that still needs one."""
         wanted = []
         for axis in self.axes:
             points = self.search.points(axis)
             values = {s: hidden(p, able) for s, p in points.items()}
             known = {s: value for s, value in values.items() if value is not None}
-            new = next_strengths(axis, known, self.settings.strengths - len(points))
-            wanted += [(axis, s) for s in new if s not in points]
+            new = next_strength(axis, known)
+            if new is not None and new not in points and len(points) < self.settings.strengths:
+                wanted.append((axis, new))
         return wanted
 
-    def _shown(self, solved: Sequence[Solved]) -> dict[str, Point]:
+    def _shown(self, wishes: Sequence[Wish]) -> dict[str, Point]:
         """The undefended message, and the settings of the answers; all without answers; by name."""
         search = self.search
         pairs = [("no defense", search.point())]
         if not self.answers:
             pairs += [(a.name, p) for a in self.axes for p in search.points(a).values()]
-        pairs += [(s.axis.name, s.point) for one in solved if (s := one.shown) is not None]
+        pairs += [(s.axis.name, s.point) for one in wishes if (s := one.shown) is not None]
         once = {point.defense: (name, point) for name, point in reversed(pairs)}
         names, points = zip(*reversed(once.values()), strict=True)
         return dict(zip(unique_names(names), points, strict=True))
@@ -212,24 +198,23 @@ class _Audit:
             **vars(detail),
         )
 
-    def _frontier(self, solved: Sequence[Solved]) -> Frontier:
+    def _frontier(self, wishes: Sequence[Wish]) -> Frontier:
         laboratory, plain = self.laboratory, self.search.point()
         guess, trained = laboratory.guess, self.search.found("train", PLAIN)
         errors = guess.errors.double().clamp(min=1e-12)
-        pool = make_pool(self.case, laboratory.federation.clients)
-        curves = []
-        for axis in self.axes:
-            plan, points = laboratory.plan_of(axis.at(axis.start[0])), self.search.points(axis)
-            curves.append(Curve(axis.name, axis.amount_name, plan, tuple(points.values())))
+        plans = [laboratory.plan_of(axis.at(axis.start[0])) for axis in self.axes]
         return Frontier(
             undefended=plain,
-            curves=tuple(curves),
-            answers=tuple(answer_of(one, laboratory, plain) for one in solved),
+            curves=tuple(
+                Curve(axis.name, axis.amount_name, plan, tuple(self.search.points(axis).values()))
+                for axis, plan in zip(self.axes, plans, strict=True)
+            ),
+            answers=tuple(answer_of(one, laboratory, plain) for one in wishes),
             loss_before=None if trained is None else trained["before"],
             moments=laboratory.moments,
             guess=guess.name,
             guess_psnr=float((-10 * errors.log10()).mean()) if self.case.is_image else None,
-            trained_on="public" if pool.is_public else "audited",
+            trained_on=make_pool(self.case, laboratory.federation.clients).kind,
         )
 
     def _setup(self, command: str) -> Setup:
@@ -237,7 +222,6 @@ class _Audit:
         from gradveil import __version__
 
         case, settings, subject = self.case, self.settings, self.subject
-        versions = {"python": platform.python_version(), "torch": str(torch.__version__)}
         return Setup(
             data=case.data.name,
             model=subject.model_name or type(subject.model).__name__,
@@ -257,6 +241,10 @@ class _Audit:
             weights=subject.weights,
             date=date.today().isoformat(),
             task=case.data.task,
-            tokens=case.tokens,
-            versions={"gradveil": __version__, **versions},
+            tokens=case.data.tokens,
+            versions={
+                "gradveil": __version__,
+                "python": platform.python_version(),
+                "torch": str(torch.__version__),
+            },
         )

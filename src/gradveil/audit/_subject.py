@@ -113,19 +113,14 @@ class Audited:
         return self.public or (self.data.inputs, self.data.targets)
 
     @property
-    def tokens(self) -> bool:
-        """Whether inputs are the ids of tokens."""
-        return self.data.tokens
-
-    @property
     def is_image(self) -> bool:
         """Whether examples are images (channels, height, width)."""
-        return self.data.inputs.dim() == 4 and not self.tokens
+        return self.data.inputs.dim() == 4 and not self.data.tokens
 
     @property
     def input_range(self) -> tuple[Tensor, Tensor] | None:
         """The least and the largest value of inputs that an attacker can know; tokens have none."""
-        return self.data.range if self.range_is_public and not self.tokens else None
+        return self.data.range if self.range_is_public and not self.data.tokens else None
 
     def message(self, targets: Tensor) -> GradientMessage | LocalUpdateMessage:
         """What a client with these targets would send."""
@@ -170,17 +165,16 @@ def audited(subject: Subject, federation: Federation, *, labels_known: bool = Tr
         mean, std = IDENTITY
     else:
         shown = inputs if others is None else others[0]
-        stated = resolve_normalization(normalization)
-        mean, std = stated or observed_normalization(shown.cpu().float())
+        given = resolve_normalization(normalization)
+        mean, std = given or observed_normalization(shown.cpu().float())
     data = Dataset(
         inputs, targets, mean, std, num_classes=classes, name=subject.name, layout=layout
     )
     within = labels_known and data.task == "classification"
     prior = None if data.tokens else _prior((inputs, targets), others, within)
-    private = others is None and normalization is None and not data.tokens
-    outside = float(inputs.min()) < 0 or float(inputs.max()) > 1
-    hidden = private and outside
-    return Audited(model, subject.loss_fn, data, size, others, prior, local, not hidden)
+    stated = others is not None or normalization is not None or data.tokens
+    range_is_public = stated or (float(inputs.min()) >= 0 and float(inputs.max()) <= 1)
+    return Audited(model, subject.loss_fn, data, size, others, prior, local, range_is_public)
 
 
 def _examples(batch: Batch, device: torch.device, name: str) -> Batch:

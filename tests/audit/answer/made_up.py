@@ -2,7 +2,7 @@
 
 import math
 
-from gradveil.audit import Leak, Point, ToldApart
+from gradveil.audit._result import Leak, Point, ToldApart
 from gradveil.audit.measure._strengths import Axis
 from gradveil.catalog import Spec
 from gradveil.scoring import Interval
@@ -20,7 +20,7 @@ def told(rate, half=0.0):
 def leak(error, half=0.0, round=0, rate=None, copies=0):
     psnr = interval(12 - 10 * math.log10(max(error, 1e-9)), 2 * half)
     found = None if rate is None else told(rate, half)
-    return Leak(round, "adaptive", True, interval(error, half), psnr, found, (), copies, 4)
+    return Leak(round, "adaptive", interval(error, half), psnr, found, (), copies, 4)
 
 
 def point(defense, error, extra, half=0.0, rate=None, epsilon=None, amount=None, later=()):

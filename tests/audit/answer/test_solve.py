@@ -5,7 +5,7 @@ import math
 import pytest
 
 from gradveil.audit import Goal
-from gradveil.audit.answer._solve import REFINED, Wish, solve_wishes
+from gradveil.audit._answer import REFINED, Wish, solve_wishes
 
 from .made_up import KnownSearch, noise_axis
 
@@ -27,7 +27,8 @@ def solved(*goals, curves=CURVES, later=1.0, half=0.0):
     search = KnownSearch(curves, later, half)
     search.measure("", [(axis, s) for axis in AXES for s in axis.start])
     wish = Wish("", tuple(map(Goal.parse, goals)))
-    return solve_wishes(search, AXES, [wish], can_judge=True)[0], search
+    solve_wishes(search, AXES, [wish], can_judge=True)
+    return wish, search
 
 
 def threshold(error):

@@ -3,7 +3,8 @@ from itertools import pairwise
 
 import pytest
 
-from gradveil.audit.answer._solve import COPY, NOTHING, hidden, next_strengths
+from gradveil.audit._answer import hidden, next_strength
+from gradveil.audit._settings import COPY, NOTHING
 from gradveil.audit.measure._strengths import Axis
 from gradveil.catalog import Spec
 
@@ -19,8 +20,9 @@ def curve(middle, width=0.4):
 def test_strengths_cover_the_range_from_copies_to_nothing(middle):
     axis, hides = noise_axis(), curve(middle)
     done = {s: hides(s) for s in axis.start}
-    while new := next_strengths(axis, done, min(2, 7 - len(done))):
-        done |= {s: hides(s) for s in new}
+    while len(done) < 7 and (new := next_strength(axis, done)) is not None:
+        assert new not in done
+        done[new] = hides(new)
     values = sorted(done.values())
     assert len(done) <= 7
     assert values[0] <= 2.5 * COPY
@@ -29,8 +31,8 @@ def test_strengths_cover_the_range_from_copies_to_nothing(middle):
 
 
 def test_a_defense_with_one_point_and_one_without_results_get_no_more():
-    assert next_strengths(Axis("sign", Spec("sign-compression")), {0.0: 0.5}, 3) == []
-    assert next_strengths(noise_axis(), {}, 3) == []
+    assert next_strength(Axis("sign", Spec("sign-compression")), {0.0: 0.5}) is None
+    assert next_strength(noise_axis(), {}) is None
 
 
 def test_where_attacks_cannot_judge_the_exact_attacker_decides():
@@ -46,5 +48,8 @@ def test_strengths_of_pruning_stay_ratios():
     assert axis.amount(1.0) == 0.9
     assert axis.strength(0.9) == pytest.approx(1.0)
     assert axis.at(2.0) == "gradient-pruning(ratio=0.99)"
-    new = next_strengths(axis, dict.fromkeys((0.3, 1.0, 2.0), 0.5), 9)
-    assert all(0 < axis.amount(s) < 1 for s in new)
+    done = dict.fromkeys((0.3, 1.0, 2.0), 0.5)
+    while (new := next_strength(axis, done)) is not None:
+        assert 0 < axis.amount(new) < 1
+        done[new] = 0.5
+    assert len(done) > 3

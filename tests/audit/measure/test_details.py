@@ -9,7 +9,7 @@ from gradveil import Defended, Defense, NoDefense
 from gradveil.attacks import InvertingGradients
 from gradveil.audit import AuditResult, write_results
 from gradveil.audit.measure import Laboratory
-from gradveil.audit.measure._details import TIMINGS, _time_ratio, measure_defense
+from gradveil.audit.measure._bounds import TIMINGS, _time_ratio, measure_defense
 
 from ..small import attacks, make_subject, small_audit, table, table_model
 

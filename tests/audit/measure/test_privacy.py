@@ -9,7 +9,7 @@ from gradveil import PrivateNoise
 from gradveil.attacks import identify_trials
 from gradveil.audit import AuditResult
 from gradveil.audit._result import Releases, privacy_of
-from gradveil.audit.measure import _details
+from gradveil.audit.measure import _bounds
 from gradveil.audit.report import share, summary_table
 from gradveil.privacy import epsilon_on_grid, recognition_bound
 
@@ -21,7 +21,7 @@ SPECS = ["gradient-noise(0.01)", "private-noise(noise_multiplier=2.0, clip=0.1)"
 @pytest.fixture(scope="module")
 def result() -> AuditResult:
     with pytest.MonkeyPatch.context() as patched:  # its bound takes long, and nobody asks for it
-        patched.setattr(_details, "guarantee_of", lambda *_: (None, "not measured"))
+        patched.setattr(_bounds, "guarantee_of", lambda *_: (None, "not measured"))
         return small_audit(
             table(40),
             table_model(),

@@ -5,9 +5,9 @@ import torch
 from torch.nn.functional import cross_entropy
 
 from gradveil import GradientNoise, GradientPruning, NoDefense, OptimalNoise, Rounding
-from gradveil.audit import ToldApart
+from gradveil.audit._result import ToldApart
 from gradveil.audit.measure import Laboratory
-from gradveil.audit.measure._details import TRIALS, told_apart
+from gradveil.audit.measure._attacks import TRIALS, told_apart
 from gradveil.audit.report._tables import points_table
 from gradveil.defenses import Defended, Defense
 from gradveil.scoring import Interval
@@ -63,7 +63,7 @@ def test_without_public_examples_the_audited_ones_are_candidates() -> None:
 
 
 def test_large_models_get_fewer_trials(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gradveil.audit.measure._details.MOST_WORK", 1)
+    monkeypatch.setattr("gradveil.audit.measure._attacks.MOST_WORK", 1)
     found = told_apart(subject(), NoDefense())
     assert found is not None
     assert found.trials == 6

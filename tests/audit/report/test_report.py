@@ -8,9 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from gradveil.audit import AuditResult, Point
+from gradveil.audit import AuditResult
+from gradveil.audit._result import Point
 from gradveil.audit.report import render_report, write_results
-from gradveil.audit.report._numbers import interval, number
+from gradveil.audit.report._words import interval, number
 from gradveil.scoring import Interval
 from tests.audit.example_result import (
     example_result,

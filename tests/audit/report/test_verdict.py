@@ -4,8 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from gradveil.audit import BoundResult, Leak, Point, RunResult, ToldApart
-from gradveil.audit._result import Promise
+from gradveil.audit._result import BoundResult, Leak, Point, Promise, RunResult, ToldApart
 from gradveil.audit.measure._attacks import attack_result
 from gradveil.audit.report import verdict
 from gradveil.audit.report._words import KNOWS_MORE
@@ -29,7 +28,7 @@ UNATTACKED = Point("gradient-noise(0.1)", 0.1, (), None, None)
 
 
 def point(mean: float, **changes: object) -> Point:
-    leak = Leak(0, "a", True, Interval(mean, mean, mean), None, None, examples=16)
+    leak = Leak(0, "a", Interval(mean, mean, mean), None, None, examples=16)
     return replace(UNATTACKED, leaks=(replace(leak, **changes),))  # type: ignore[arg-type]
 
 

@@ -1,22 +1,31 @@
-"""Runs the attacks on one defense, and sums up what they reached."""
+"""Runs the attacks on one defense, the exact one too, and sums up what they reached."""
 
 import base64
 import io
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from copy import deepcopy
 from dataclasses import replace
 from itertools import product
-from operator import attrgetter
 from statistics import fmean
 from typing import Any
 
 import torch
 from torch import Generator, Tensor
 
+from gradveil._checks import task_of
 from gradveil._random import numbered_stream
-from gradveil.attacks import INTERRUPTED, Observation, Reconstruction, ThreatModel, observe
+from gradveil.attacks import (
+    INTERRUPTED,
+    IdentificationReport,
+    Observation,
+    Reconstruction,
+    ThreatModel,
+    identify_trials,
+    observe,
+)
 from gradveil.defenses import Defense
+from gradveil.messages import trainable_parameters
 from gradveil.scoring import (
     AgainstGuess,
     Interval,
@@ -28,8 +37,8 @@ from gradveil.scoring import (
     score_tokens,
 )
 
-from .._result import AttackResult, RunResult
-from .._subject import Audited
+from .._result import CANDIDATES, AttackResult, RunResult, ToldApart
+from .._subject import Audited, Batch
 from ._laboratory import BlindGuess, Laboratory
 
 NAMES = ("mse", "mse_pixels", "psnr", "ssim", "accuracy")
@@ -130,34 +139,35 @@ def _observed(
 def attack_result(spec: str, knows_defense: bool, runs: Sequence[RunResult]) -> AttackResult:
     """Means with 95 % intervals over batches, seeds and images."""
     known = [run.label_accuracy for run in runs if run.label_accuracy is not None]
-    intervals: dict[str, Any] = {
-        name: None if getattr(runs[0], name) is None else _interval(runs, attrgetter(name))
-        for name in NAMES
-    }
+
+    def interval(name: str) -> Any:
+        values = [getattr(run, name) for run in runs]
+        return None if values[0] is None else _interval(runs, values)
+
     return AttackResult(
         attack=spec,
         knows_defense=knows_defense,
         label_accuracy=fmean(known) if known else None,
         seconds=fmean(run.seconds for run in runs),
         runs=tuple(runs),
-        **intervals,
+        **{name: interval(name) for name in NAMES},
     )
 
 
-Values = Callable[[RunResult], Any]
-"""One value of each image."""
-
-
-def _nested(runs: Sequence[RunResult], values: Values) -> Tensor | list[list[Tensor]]:
-    """Batches outside: all seeds share them. Of one batch, images, each the mean over seeds."""
-    rows = {(run.batch, run.seed): torch.tensor(values(run)).double() for run in runs}
-    batches = sorted({batch for batch, _ in rows})
+def _nested(
+    runs: Sequence[RunResult], values: Sequence[Sequence[float]]
+) -> Tensor | list[list[Tensor]]:
+    """One value of each image, for each run. Batches are outside: all seeds share them. Of one
+    batch it is images, each the mean over seeds."""
+    rows = [torch.tensor(row).double() for row in values]
+    batches = sorted({run.batch for run in runs})
     if len(batches) == 1:
-        return torch.stack([*rows.values()]).mean(0)
-    return [[row for (place, _), row in rows.items() if place == batch] for batch in batches]
+        return torch.stack(rows).mean(0)
+    pairs = [*zip(runs, rows, strict=True)]
+    return [[row for run, row in pairs if run.batch == batch] for batch in batches]
 
 
-def _interval(runs: Sequence[RunResult], values: Values) -> Interval:
+def _interval(runs: Sequence[RunResult], values: Sequence[Sequence[float]]) -> Interval:
     return bootstrap_interval(_nested(runs, values), generator=numbered_stream(0))
 
 
@@ -168,19 +178,84 @@ def beside_guess(attack: AttackResult, guess: BlindGuess) -> tuple[Interval, Aga
     or not.
     """
     errors = guess.errors.double().clamp(min=1e-12).cpu()
-
-    def guessed(run: RunResult) -> Tensor:
-        return errors[run.batch * len(run.mse_pixels) :][: len(run.mse_pixels)]
-
-    def shares(run: RunResult) -> Any:
+    shares, gains = [], []
+    for run in attack.runs:
+        guessed = errors[run.batch * len(run.mse_pixels) :][: len(run.mse_pixels)]
         mixed = torch.tensor(run.mixed or run.mse_pixels, dtype=torch.float64)
-        return (mixed / guessed(run)).tolist()
-
-    def gains(run: RunResult) -> Any:
-        return gain_over_guess(torch.tensor(run.mse_pixels), guessed(run)).tolist()
-
+        shares.append((mixed / guessed).tolist())
+        gains.append(gain_over_guess(torch.tensor(run.mse_pixels), guessed).tolist())
     gained = against_guess(_nested(attack.runs, gains), numbered_stream(0))
     return _interval(attack.runs, shares), gained
+
+
+FEWEST = 8
+"""Candidates are of one class where a class has at least so many."""
+
+TRIALS, LEAST_TRIALS = 128, 6
+"""Messages in all, and for a very large model. A plan that depends on the batch is made for each
+message and candidate: then eight times fewer."""
+
+MOST_WORK = 2**29
+"""Trials times candidates times entries of the message: some seconds."""
+
+STREAM = 5
+"""The place of its random numbers in those of an audit."""
+
+
+def told_apart(laboratory: Laboratory, defense: Defense) -> ToldApart | None:
+    """What the exact attacker reaches; `None` where it cannot be computed.
+
+    Candidates are public examples where there are any, of one class where one has enough, and the
+    same for all defenses. One that does not state what it does as a mechanism with a likelihood
+    has no such number.
+    """
+    subject = laboratory.subject
+    count, one_class = candidate_choice(subject.known[1], subject.batch_size)
+    if count < 2:
+        return None
+    entries = sum(p.numel() for p in trainable_parameters(subject.model).values())
+    trials = TRIALS // 8 if defense.about.private else TRIALS
+    trials = max(LEAST_TRIALS, min(trials, MOST_WORK // (count * entries)))
+    try:
+        report = identified(
+            subject,
+            defense,
+            subject.known,
+            candidates=count,
+            one_class=one_class,
+            trials=trials,
+            per_draw=-(-trials // 2),
+            generator=numbered_stream(laboratory.settings.seed, STREAM),
+        )
+    except TypeError:  # no mechanism, or one without a likelihood
+        return None
+    return ToldApart(report.candidates, trials, report.rate, report.bits, one_class)
+
+
+def identified(
+    subject: Audited, defense: Defense, examples: Batch, **options: Any
+) -> IdentificationReport:
+    """The exact attacker's trials with candidates from these examples (`identify_trials`)."""
+    return identify_trials(
+        subject.model,
+        subject.loss_fn,
+        examples,
+        defense,
+        num_classes=subject.data.num_classes,
+        batch_size=subject.batch_size,
+        local=subject.local,
+        **options,
+    )
+
+
+def candidate_choice(targets: Tensor, batch_size: int, most: int = CANDIDATES) -> tuple[int, bool]:
+    """How many candidates, and whether all of one class; other targets have none."""
+    left = len(targets) - (batch_size - 1)
+    if task_of(targets) == "classification":
+        largest = min(int(torch.bincount(targets).max()), left)
+        if largest >= FEWEST:
+            return min(most, largest), True
+    return min(most, left), False
 
 
 def pictures(pixels: Tensor) -> tuple[str, ...]:

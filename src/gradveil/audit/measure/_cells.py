@@ -19,8 +19,8 @@ from gradveil.catalog import build_defense
 from gradveil.scoring import Interval, bootstrap_interval
 
 from .._result import AttackResult, Leak, Point, ToldApart, privacy_of, restore
-from ._attacks import beside_guess, run_attacks
-from ._details import guarantee_of, measure_defense, told_apart
+from ._attacks import beside_guess, run_attacks, told_apart
+from ._bounds import guarantee_of, measure_defense
 from ._laboratory import Laboratory
 from ._strengths import Axis
 from ._training import DivergedError, evaluate_on, make_pool, trained_model
@@ -110,7 +110,8 @@ class Search:
         progress: Progress | None = None,
         time_budget: float | None = None,
     ) -> None:
-        self.laboratory, self._runner, self._progress = laboratory, runner, progress
+        self.laboratory, self._runner = laboratory, runner
+        self._progress = progress or (lambda what, share: None)
         self.expected, self._done = 1, 0
         """Cells in all, about, for the progress; and those that are done."""
         self._deadline = None if time_budget is None else time.monotonic() + time_budget
@@ -151,29 +152,25 @@ class Search:
     def run(self, what: str, cells: Sequence[Cell]) -> None:
         """Run cells; only those that are done are read once the search was stopped."""
         fresh = [cell for cell in dict.fromkeys(cells) if cell not in self._results]
-        if fresh and self.stopped is None:
-            self._run(what, fresh)
-        self._points.clear()
-        for cell in fresh:
-            found = self._runner.read(cell)
-            if found is not None:
-                self._results[cell] = found.values
-                self.notes |= dict.fromkeys(found.values.get("notes", ()))
 
-    def _run(self, what: str, cells: Sequence[Cell]) -> None:
         def settled(cell: Cell | None) -> None:
             self._done += cell is not None
-            if self._progress is not None:
-                self._progress(what, min(1.0, self._done / self.expected))
+            self._progress(what, min(1.0, self._done / self.expected))
 
-        left = None if self._deadline is None else max(0.0, self._deadline - time.monotonic())
-        try:
-            settled(None)
-            outcome = self._runner.run(cells, time_budget=left, progress=settled)
-            self.failures.update(outcome.failures)
-            self.stopped = outcome.stopped
-        except KeyboardInterrupt:  # before the first cell
-            self.stopped = "interrupted"
+        if fresh and self.stopped is None:
+            left = None if self._deadline is None else max(0.0, self._deadline - time.monotonic())
+            try:
+                settled(None)
+                outcome = self._runner.run(fresh, time_budget=left, progress=settled)
+                self.failures.update(outcome.failures)
+                self.stopped = outcome.stopped
+            except KeyboardInterrupt:  # before the first cell
+                self.stopped = "interrupted"
+        self._points.clear()
+        for cell in fresh:
+            if (found := self._runner.read(cell)) is not None:
+                self._results[cell] = found.values
+                self.notes |= dict.fromkeys(found.values.get("notes", ()))
 
     def found(self, kind: str, defense: str, moment: int = 0) -> Mapping[str, Any] | None:
         """What a cell found; `None` if it is not done."""
@@ -186,26 +183,21 @@ class Search:
 
     def points(self, axis: Axis) -> dict[float, Point]:
         """What is known of a defense: points that were attacked, by strength."""
-        made = {}
-        for strength in sorted(self._strengths.get(axis.name, ())):
-            amount = axis.amount(strength) if axis.swept else None
-            made[strength] = self.point(axis.at(strength), amount)
+        done = sorted(self._strengths.get(axis.name, ()))
+        made = {s: self.point(axis.at(s), axis.amount(s) if axis.swept else None) for s in done}
         return {strength: point for strength, point in made.items() if point.leaks}
 
     def point(self, defense: str = PLAIN, amount: float | None = None) -> Point:
         """What is known of one setting; without arguments, of the undefended message."""
-        if defense not in self._points:
-            self._points[defense] = self._point(defense, amount)
-        return self._points[defense]
-
-    def _point(self, defense: str, amount: float | None) -> Point:
+        if defense in self._points:
+            return self._points[defense]
         trained, free = self.found("train", defense), self.found("train", PLAIN)
         bound = self.found("bound", defense) or {"bound": None, "reason": "not computed"}
         built = build_defense(defense, allow_imports=True)
         privacy = privacy_of(built, self.laboratory.settings.releases)
         kind = "attack" if self.laboratory.attacks else "identify"
         moments = [m for m in self.laboratory.moments if self.found(kind, defense, m) is not None]
-        return Point(
+        self._points[defense] = Point(
             defense=defense,
             amount=amount,
             leaks=tuple(self._leak(defense, moment) for moment in moments),
@@ -216,6 +208,7 @@ class Search:
             bound_holds=not bound["reason"],
             epsilon=None if privacy is None else privacy.epsilon_rounds,
         )
+        return self._points[defense]
 
     def _leak(self, defense: str, moment: int) -> Leak:
         """The strongest attack at one moment, and what the exact attacker reached."""
@@ -223,7 +216,7 @@ class Search:
         told = self.found("identify", defense, moment) or {"told_apart": None}
         told_apart = restore(ToldApart | None, told["told_apart"])
         if not attacks:
-            return Leak(moment, "", False, None, None, told_apart)
+            return Leak(moment, "", None, None, told_apart)
         rated = [(attack, *beside_guess(attack, self.laboratory.guess)) for attack in attacks]
         strongest, error, _ = min(rated, key=lambda one: one[1].mean)
         gains = [gain for _, _, gain in rated]
@@ -232,7 +225,6 @@ class Search:
         return Leak(
             round=moment,
             attack=strongest.attack,
-            knows_defense=strongest.knows_defense,
             error=error,
             psnr=max(psnrs, key=lambda psnr: psnr.high, default=None),
             told_apart=told_apart,
@@ -254,11 +246,9 @@ def extra_loss(trained: Mapping[str, Any], free: Mapping[str, Any]) -> Interval 
 
 def _interval(values: Sequence[float | None]) -> Interval | None:
     """Over seeds; infinite where one training diverged. `None` where there are no numbers."""
-    known = [value for value in values if value is not None]
-    if len(known) < len(values):
+    if None in values:
         return None
-    if not all(map(math.isfinite, known)):
+    known = torch.tensor(values, dtype=torch.float64)
+    if not known.isfinite().all():
         return Interval(math.inf, math.inf, math.inf)
-    return bootstrap_interval(
-        torch.tensor(known, dtype=torch.float64), generator=numbered_stream(0)
-    )
+    return bootstrap_interval(known, generator=numbered_stream(0))

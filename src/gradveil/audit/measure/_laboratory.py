@@ -1,8 +1,12 @@
 """What all measurements of an audit share, whatever the defense: the `Laboratory`."""
 
+import functools
+import hashlib
+import inspect
+import json
+import types
 from copy import deepcopy
 from dataclasses import asdict, dataclass, field, is_dataclass, replace
-from functools import cached_property
 from typing import Any
 
 import torch
@@ -12,14 +16,13 @@ from gradveil._random import numbered_stream
 from gradveil.attacks import Attack
 from gradveil.catalog import build_defense, spec_of
 from gradveil.defenses import Defended, Defense
-from gradveil.federated import Federation
+from gradveil.federated import Federation, digest
 from gradveil.messages import trainable_parameters
 from gradveil.shapes import Public, Request
 from gradveil.theory import Evaluations
 
 from .._settings import Settings
 from .._subject import POPULATION, Audited
-from ._fingerprint import fingerprint
 from ._training import trained_model
 
 STILL = 10**9
@@ -44,7 +47,7 @@ def blind_guess(subject: Audited, labels_known: bool) -> BlindGuess:
     the most frequent one of each place, and the errors are the shares of wrong ones.
     """
     data, public = subject.data, subject.public
-    if subject.tokens:
+    if subject.data.tokens:
         kind = "private" if public is None else "public"
         usual = subject.known[0].mode(0).values
         wrong = (data.inputs != usual).double().mean(1)
@@ -75,6 +78,7 @@ class Laboratory:
     subject: Audited
     federation: Federation = field(default_factory=Federation)
     settings: Settings = field(default_factory=Settings)
+    _plans: dict[str, Public] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     @property
     def moments(self) -> tuple[int, ...]:
@@ -82,12 +86,12 @@ class Laboratory:
         rounds = self.federation.rounds
         return tuple(dict.fromkeys((0, rounds // 2, rounds)))
 
-    @cached_property
+    @functools.cached_property
     def attacks(self) -> dict[str, Attack]:
         """Those that are run, by their specifications."""
         return {spec_of(one): one for one in self.settings.chosen_attacks(self.subject.data)}
 
-    @cached_property
+    @functools.cached_property
     def named(self) -> dict[str, Any]:
         """What cells may depend on, as JSON; the subject by a fingerprint."""
         from gradveil import __version__
@@ -111,13 +115,13 @@ class Laboratory:
         model = trained_model(self.subject, own, self.federation, 0, rounds)
         return replace(self, subject=replace(self.subject, model=model))
 
-    @cached_property
+    @functools.cached_property
     def population(self) -> list[tuple[Tensor, Evaluations]]:
         """The batches over which bounds are averaged, each with what is known of its message."""
         batches = self.subject.population()
         return [(x, Evaluations(self.subject.message(y))) for x, y in batches]
 
-    @cached_property
+    @functools.cached_property
     def guess(self) -> BlindGuess:
         """What an attacker has who sees no message."""
         return blind_guess(self.subject, self.settings.threat.labels == "known")
@@ -152,10 +156,6 @@ class Laboratory:
         built = build_defense(text, allow_imports=True)
         return with_public_plan(self.subject, built).about.source
 
-    @cached_property
-    def _plans(self) -> dict[str, Public]:
-        return {}
-
     def respond(self, defense: Defense) -> Defended:
         """What the defense does to the message of the first batch."""
         inputs, targets = self.subject.batch(0)
@@ -177,3 +177,89 @@ def with_public_plan(subject: Audited, defense: Defense, refresh_every: int = ST
         return defense
     inputs, targets = (part[-POPULATION * size :] for part in public)
     return replace(defense, source=Public((inputs, targets), refresh_every, batch_size=size))
+
+
+def fingerprint(subject: Audited) -> str:
+    """SHA-256 of model, loss, data and public examples, and of the user's own code in them."""
+    content = {
+        "model": subject.model,
+        "loss": subject.loss_fn,
+        "data": [subject.data.inputs, subject.data.targets, subject.data.mean, subject.data.std],
+        "public": subject.public,
+        "batch_size": subject.batch_size,
+        "local": subject.local,
+        "layout": subject.data.layout,
+        "others": [subject.range_is_public, subject.prior],
+    }
+    return hashlib.sha256(json.dumps(state_of(content)).encode()).hexdigest()
+
+
+PLAIN = (bool, int, float, complex, str, bytes, type(None))
+PARTS: dict[type, tuple[str, ...]] = {
+    functools.partial: ("func", "args", "keywords"),
+    types.MethodType: ("__func__", "__self__"),
+    types.CodeType: ("co_code", "co_names", "co_consts"),
+}
+"""What is read of objects that Python makes."""
+OTHERS = ("gradveil", "torch", "builtins", "numpy", "functools", "collections", "abc", "typing")
+"""Packages whose code is not read: their names stand for it, and the version of the cells."""
+
+
+def state_of(thing: Any, seen: tuple[int, ...] = ()) -> Any:
+    """What an object is and holds, all the way down: code, closures, defaults, private attributes.
+
+    Objects that hold themselves are followed once. What has no attributes is its representation.
+
+    >>> def scaled(factor):
+    ...     return lambda x: factor * x
+    >>> state_of(scaled(1)) == state_of(scaled(1)), state_of(scaled(1)) == state_of(scaled(2))
+    (True, False)
+    """
+    if isinstance(thing, Tensor):
+        return digest(thing)
+    if isinstance(thing, PLAIN):
+        return repr(thing)
+    if id(thing) in seen:
+        return "itself"
+    inner = functools.partial(state_of, seen=(*seen, id(thing)))
+    if isinstance(thing, (list, tuple)):
+        return [inner(part) for part in thing]
+    if isinstance(thing, (set, frozenset)):
+        return sorted(repr(inner(part)) for part in thing)
+    if isinstance(thing, dict):
+        return [[repr(key), inner(part)] for key, part in thing.items()]
+    if isinstance(thing, types.FunctionType):
+        return _function(thing, inner)
+    if isinstance(thing, type):
+        return [f"{thing.__module__}.{thing.__qualname__}", _sources(thing)]
+    if type(thing) in PARTS:
+        return [type(thing).__name__, *(inner(getattr(thing, p)) for p in PARTS[type(thing)])]
+    if hasattr(thing, "__dict__"):
+        return [inner(type(thing)), inner(dict(sorted(vars(thing).items())))]
+    text = repr(thing)
+    return [inner(type(thing)), "" if " at 0x" in text else text]
+
+
+def _function(thing: types.FunctionType, inner: Any) -> list[Any]:
+    """Its name, defaults and closure; of the user's own functions the code and globals, too."""
+    name, package = f"{thing.__module__}.{thing.__qualname__}", thing.__module__.split(".")[0]
+    closure = inspect.getclosurevars(thing)
+    own = [inner(thing.__defaults__), inner(thing.__kwdefaults__), inner(dict(closure.nonlocals))]
+    if package in OTHERS:
+        return [name, *own]
+    used = sorted(closure.globals.items())
+    values = [[key, inner(v)] for key, v in used if not isinstance(v, types.ModuleType)]
+    return [name, *own, inner(thing.__code__), *values]
+
+
+def _sources(kind: type) -> list[str]:
+    """The sources of a class and of its bases, where they are the user's."""
+    found = []
+    for each in kind.__mro__:
+        package = each.__module__.split(".")[0]
+        if package not in OTHERS:
+            try:
+                found.append(inspect.getsource(each))
+            except (OSError, TypeError):
+                found.append(each.__qualname__)
+    return found

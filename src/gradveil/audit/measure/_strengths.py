@@ -14,7 +14,7 @@ from gradveil.catalog import Spec, build_defense, spec_of
 from gradveil.defenses import Defense
 from gradveil.messages import values_of
 
-from .._result import PrivacyResult, Releases, privacy_of
+from .._result import Releases, privacy_of
 from .._subject import Audited
 
 RATIO, CLAMPED = 0.9, 0.01
@@ -71,9 +71,10 @@ class Axis:
             return str(self.spec.with_(noise=noise.with_(scale=amount)))
         return str(self.spec.with_(**{self.swept: amount}))
 
-    def privacy(self, strength: float, releases: Releases) -> PrivacyResult | None:
-        """What the accountant says of a strength."""
-        return privacy_of(build_defense(self.at(strength), allow_imports=True), releases)
+    def epsilon(self, strength: float, releases: Releases) -> float:
+        """Of a strength over all rounds; 0 for a defense without one."""
+        found = privacy_of(build_defense(self.at(strength), allow_imports=True), releases)
+        return found.epsilon_rounds if found else 0.0
 
     def within(self, strength: float) -> float:
         """The nearest strength that makes sense: 99.99 % are pruned at most."""
@@ -82,11 +83,7 @@ class Axis:
 
 
 def digits(value: float) -> float:
-    """A number rounded to three significant digits.
-
-    >>> digits(0.012345)
-    0.0123
-    """
+    """A number rounded to three significant digits."""
     return float(f"{value:.3g}")
 
 
@@ -126,11 +123,7 @@ def axes_of(requested: Sequence[str | Defense], subject: Audited) -> list[Axis]:
 
 
 def unique_names(names: Sequence[str]) -> list[str]:
-    """The names, numbered where they come again.
-
-    >>> unique_names(["noise", "pruning", "noise"])
-    ['noise', 'pruning', 'noise (2)']
-    """
+    """The names, numbered where they come again: "noise", "noise (2)"."""
     counts = [names[: place + 1].count(name) for place, name in enumerate(names)]
     return [n if count == 1 else f"{n} ({count})" for n, count in zip(names, counts, strict=True)]
 

@@ -3,7 +3,8 @@
 import math
 from collections.abc import Iterator
 from copy import deepcopy
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -24,13 +25,13 @@ class DivergedError(ValueError):
     """A training whose weights or messages are no longer finite."""
 
 
-@dataclass(frozen=True)
-class Pool:
+class Pool(NamedTuple):
     """The examples of a training: each client's own, and those for evaluation."""
 
     clients: tuple[Batch, ...]
     held_out: Batch
-    is_public: bool
+    kind: str
+    """"public", or the "audited" ones where there are too few."""
 
 
 def make_pool(subject: Audited, clients: int) -> Pool:
@@ -44,9 +45,9 @@ def make_pool(subject: Audited, clients: int) -> Pool:
         if per_client >= size and count:
             starts = [count + k * per_client for k in range(clients)]
             shares = tuple((inputs[s:][:per_client], targets[s:][:per_client]) for s in starts)
-            return Pool(shares, (inputs[:count], targets[:count]), True)
-    own = (subject.data.inputs, subject.data.targets)
-    return Pool(tuple(subject.batch(k) for k in range(min(clients, subject.batches))), own, False)
+            return Pool(shares, (inputs[:count], targets[:count]), "public")
+    own = tuple(subject.batch(place) for place in range(min(clients, subject.batches)))
+    return Pool(own, (subject.data.inputs, subject.data.targets), "audited")
 
 
 def trained_model(

@@ -1,8 +1,17 @@
 """The only room that writes sentences: an audit's result as report, tables and pictures."""
 
-from ._numbers import number, plural, share
 from ._tables import points_table, summary_table
-from ._words import answer_of, audited, first_sentences, headline, notes, verdict
+from ._words import (
+    answer_of,
+    audited,
+    first_sentences,
+    headline,
+    notes,
+    number,
+    plural,
+    share,
+    verdict,
+)
 from ._write import check_folder, csv_text, render_report, write_results
 
 # What `__all__` does not list is for our own packages.

@@ -14,9 +14,9 @@ from typing import Any
 from gradveil.scoring import Interval
 
 from .._result import AuditResult, Curve, Frontier, Point
-from ._numbers import named, plural, share
+from .._settings import COPY, NOTHING, RECOGNISABLE
 from ._tables import point_row
-from ._words import COPY, NOTHING, RECOGNISABLE
+from ._words import named, plural, share
 
 Figure = dict[str, Any]
 
@@ -49,9 +49,7 @@ class Metric:
 
     key: str
     label: str
-    """In the switch."""
     title: str
-    """Of the axis."""
     value: Callable[[Point], Interval | None]
     height: Callable[[float], float]
     """Where a value is drawn; more leakage lies higher."""
@@ -60,7 +58,6 @@ class Metric:
     bands: tuple[str, ...] = ()
     """Words for what lies between two ticks of a number above 0, the highest band first."""
     chance: float | None = None
-    """A value to compare with."""
 
 
 def metrics(result: AuditResult) -> list[Metric]:

@@ -18,7 +18,7 @@ from .._result import (
     LayerResult,
     Point,
 )
-from ._numbers import ABSENT, interval, named, number, plural, setting, share
+from ._words import ABSENT, interval, named, number, plural, setting, share
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""The report's sentences, made from its numbers and nothing else."""
+"""The report's numbers as they are printed, and its sentences, made from these and nothing else."""
 
 import math
 from dataclasses import replace
@@ -6,17 +6,99 @@ from typing import Any
 
 import gradveil
 from gradveil.catalog import DEFENSES, Spec, shown_name
+from gradveil.scoring import Interval
 
+from .._answer import Setting, Wish
 from .._result import Answer, AuditResult, Frontier, Point, Promise, Releases
-from .._settings import Goal
-from ..answer import Setting, Solved
+from .._settings import COPY, NOTHING, RECOGNISABLE, Goal
 from ..measure import Laboratory, Search
-from ._numbers import named, number, plural, share
 
-COPY, RECOGNISABLE, NOTHING = 0.1, 0.4, 0.9
-"""Squared error over that of a guess (the mean of public examples): up to `COPY` an image counts as
-a near copy, up to `RECOGNISABLE` as recognisable, from `NOTHING` on as no further than the guess,
-in between as blurred. On MNIST a guess has about 12 dB, so these are about 22, 16 and 12 dB."""
+ABSENT = "–"
+
+
+def number(value: float | None) -> str:
+    """Three significant digits.
+
+    >>> [number(v) for v in (0.0, 0.02397, 12.345, -0.5, 1234.5, 0.000123, float("inf"), None)]
+    ['0', '0.0240', '12.3', '-0.500', '1,234', '1.23e-4', 'infinite', '–']
+    """
+    if value is None:
+        return ABSENT
+    if math.isnan(value):
+        return "undefined"
+    if math.isinf(value):
+        return "infinite" if value > 0 else "-infinite"
+    if value == 0:
+        return "0"
+    if 1e-3 <= abs(value) < 1000:
+        return f"{value:#.3g}".rstrip(".")
+    if 1000 <= abs(value) < 1e7:
+        return f"{value:,.0f}"
+    digits, power = f"{value:.2e}".split("e")
+    return f"{digits}e{int(power)}"
+
+
+def interval(value: Interval | None) -> str:
+    """The ends of an interval, or nothing where both are the mean.
+
+    >>> interval(Interval(0.5, 0.41, 0.6)), interval(Interval(0.5, 0.5, 0.5))
+    ('[0.410, 0.600]', '')
+    """
+    if value is None or value.low == value.high:
+        return ""
+    return f"[{number(value.low)}, {number(value.high)}]"
+
+
+def share(value: float | None) -> str:
+    """A share in percent.
+
+    >>> [share(value) for value in (0.0, 1e-8, 0.01, 0.0167, 0.808, 1.08, 10.0, None)]
+    ['0 %', '< 0.01 %', '1 %', '1.7 %', '81 %', '108 %', '1,000 %', '–']
+    """
+    if value is None:
+        return ABSENT
+    percents = 100 * value
+    if 0 < percents < 0.01:
+        return "< 0.01 %"
+    return f"{percents:,.0f} %" if percents >= 9.95 else f"{percents:.2g} %"
+
+
+def plural(count: int, noun: str) -> str:
+    """A count with its noun.
+
+    >>> plural(1, "batch"), plural(2, "batch"), plural(3, "seed"), plural(1000, "entry")
+    ('1 batch', '2 batches', '3 seeds', '1,000 entries')
+    """
+    if count == 1:
+        return f"1 {noun}"
+    many = f"{noun[:-1]}ies" if noun.endswith("y") else noun + ("es" if noun[-2:] == "ch" else "s")
+    return f"{count:,} {many}"
+
+
+def setting(spec: str) -> str:
+    """The numbers of a specification that say how strong it is; empty if there are none.
+
+    >>> setting("optimal-pruning(ratio=0.7784362, noise=optimal-noise(scale=0.0123456))")
+    'ratio 0.778, scale 0.0123'
+    >>> setting("private-noise(noise_multiplier=1.0, clip=0.5)")
+    'noise multiplier 1, clip 0.5'
+    """
+    try:
+        amounts = Spec.parse(spec).amounts
+    except ValueError:  # a name of the user's that is no specification
+        return ""
+    return ", ".join(f"{n.replace('_', ' ')} {v:.3g}" for n, v in amounts)
+
+
+def named(name: str, spec: str) -> str:
+    """A defense with its strength.
+
+    >>> named("optimal noise", "optimal-noise(scale=0.3)"), named("sign", "sign-compression")
+    ('optimal noise with scale 0.3', 'sign')
+    """
+    amounts = setting(spec)
+    return f"{name} with {amounts}" if amounts else name
+
 
 OUTCOMES = {
     COPY: ("up to near copies of the images", "up to nearly all of the values"),
@@ -26,14 +108,11 @@ OUTCOMES = {
 """By the largest error, of images and of values."""
 
 CANNOT_JUDGE = "These attacks cannot judge this model"
-BLIND = "without a defense they are no better than a blind guess."
 
 KNOWS_MORE = "An attacker who knows more about the data may get further."
-"""What follows `NO_FURTHER`: attacks without public examples say nothing of one who has them."""
-
-
 NO_FURTHER = "The attacks that were run (the strongest: {}) got no further than a blind guess"
-"""All that may be said where no attack that was run, the strongest named, beats a blind guess."""
+"""All that may be said where no attack that was run, the strongest named, beats a blind guess:
+attacks without public examples say nothing of one who has them."""
 
 
 def recovered(point: Point, is_image: bool) -> str:
@@ -109,7 +188,8 @@ def verdict(
     if able:
         return f"{recovered(point, is_image)} {promised}"
     told = picked_out(point) or "Nothing was measured that could."
-    return f"{CANNOT_JUDGE}: {BLIND} {told} {promised}"
+    blind = "without a defense they are no better than a blind guess."
+    return f"{CANNOT_JUDGE}: {blind} {told} {promised}"
 
 
 def headline(result: AuditResult) -> str:
@@ -206,7 +286,6 @@ UNJUDGED = (
     " that they get no further behind one says nothing. Give a goal on who is identified, or on ε,"
     " or a stronger attack."
 )
-NOT_REACHED = "Nothing is promised: no setting that was measured reaches the goal."
 MORE = "A stronger attack, other data or a later round may reveal more."
 
 
@@ -234,18 +313,21 @@ def _python(value: Any) -> str:
     return f"{name}({', '.join(items)})"
 
 
-def answer_of(solved: Solved, laboratory: Laboratory, plain: Point) -> Answer:
+def answer_of(wish: Wish, laboratory: Laboratory, plain: Point) -> Answer:
     """The answer to one wish."""
-    goals = tuple(map(str, solved.wish.goals))
-    answer = Answer(solved.wish.title, goals, solved.best is not None, UNJUDGED)
-    if not solved.judged:
+    goals, shown = tuple(map(str, wish.goals)), wish.shown
+    answer = Answer(wish.title, goals, wish.best is not None, UNJUDGED)
+    if not wish.judged:
         return answer
-    shown = solved.shown
     if shown is None:
-        sentence, rests_on = _none_reaches(solved, plain), _rests_on(laboratory, plain)
-        return replace(answer, sentence=sentence, rests_on=rests_on, not_promised=NOT_REACHED)
+        return replace(
+            answer,
+            sentence=_none_reaches(wish, plain),
+            rests_on=_rests_on(laboratory, plain),
+            not_promised="Nothing is promised: no setting that was measured reaches the goal.",
+        )
     text, use = shown.point.defense, named(shown.axis.name, shown.point.defense)
-    found = f"Use {use}." if answer.reached else f"{_missed(solved)} The nearest is {use}."
+    found = f"Use {use}." if answer.reached else f"{_missed(wish)} The nearest is {use}."
     return replace(
         answer,
         sentence=joined(found, what_it_does(shown.point, plain, laboratory.subject.is_image)),
@@ -254,16 +336,16 @@ def answer_of(solved: Solved, laboratory: Laboratory, plain: Point) -> Answer:
         python=python_line(text, laboratory.plan_of(text)),
         rests_on=_rests_on(laboratory, shown.point),
         not_promised=_not_promised(shown.point, laboratory.settings.releases),
-        equal=solved.equal,
+        equal=wish.equal,
     )
 
 
-def _missed(solved: Solved) -> str:
+def _missed(wish: Wish) -> str:
     """By how much goals on leakage and on the loss cannot both be met."""
-    wish, parts = solved.wish, []
+    parts = []
     for setting, goals, merit in (
-        (solved.nearest, wish.of_cost, "reaches the goal on leakage"),
-        (solved.within_cost, wish.of_leakage, "keeps the loss"),
+        (wish.nearest, wish.of_cost, "reaches the goal on leakage"),
+        (wish.within_cost, wish.of_leakage, "keeps the loss"),
     ):
         missed = [g for g in goals if setting is not None and not g.is_reached(setting.point)]
         parts += [_says(goal, setting, merit) for goal in missed if setting is not None]
@@ -281,18 +363,17 @@ def _says(goal: Goal, setting: Setting, merit: str) -> str:
     )
 
 
-def _none_reaches(solved: Solved, plain: Point) -> str:
-    which = " and ".join(map(str, solved.wish.goals))
-    reasons = []
-    for goal in solved.wish.goals:
+def _none_reaches(wish: Wish, plain: Point) -> str:
+    which, reasons = " and ".join(map(str, wish.goals)), []
+    for goal in wish.goals:
         if goal.is_formal:
             reasons.append("An ε is solved for with private noise, its strength left open.")
         elif goal.is_cost and plain.loss is None:
             reasons.append("Nothing was trained.")
         elif goal.value(plain) is None:
             reasons.append(f"`{goal.measure}` could not be measured on these data.")
-        elif goal in solved.closest:
-            reasons.append(_says(goal, solved.closest[goal], "comes nearest"))
+        elif goal in wish.closest:
+            reasons.append(_says(goal, wish.closest[goal], "comes nearest"))
     return joined(f"No setting that was measured reaches {which}.", *dict.fromkeys(reasons))
 
 

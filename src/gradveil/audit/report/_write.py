@@ -15,7 +15,6 @@ from gradveil.catalog import shown_name
 
 from .._result import AuditResult
 from ._charts import frontier_figures, has_beyond, hues, metrics
-from ._numbers import number
 from ._tables import (
     attack_names,
     attack_table,
@@ -25,7 +24,7 @@ from ._tables import (
     rounds_table,
     summary_table,
 )
-from ._words import audited, below_reference, first_sentences, headline
+from ._words import audited, below_reference, first_sentences, headline, number
 
 FILE = "report.html"
 
@@ -38,11 +37,9 @@ class Strip(NamedTuple):
 
     label: str
     pngs: Sequence[str]
-    """PNG files in base64."""
     how: str = ""
     """They were rebuilt, for who cannot see them."""
     captions: Sequence[str] = ()
-    """Decibels, where they are shown."""
 
 
 def first_strips(result: AuditResult) -> list[Strip]:
@@ -93,6 +90,8 @@ def render_report(result: AuditResult) -> str:
     """
     require("the audit's report", "gradveil[audit]", "jinja2", "plotly")
     from jinja2 import Environment, PackageLoader, StrictUndefined
+    from markupsafe import Markup
+    from plotly.offline import get_plotlyjs
 
     environment = Environment(
         loader=PackageLoader("gradveil.audit.report"),
@@ -105,15 +104,9 @@ def render_report(result: AuditResult) -> str:
     parts: dict[str, Any] = {part.__name__: part(result) for part in PARTS}
     parts |= {"result": result, "setup": result.setup, "frontier": result.frontier}
     drawn = any(figure["data"] for figure in parts["frontier_figures"].values())
-    return environment.get_template(FILE).render(parts, plotly=_plotly_bundle() if drawn else None)
-
-
-def _plotly_bundle() -> Any:
-    """Plotly's own JavaScript, safe inside a script element."""
-    from markupsafe import Markup
-    from plotly.offline import get_plotlyjs
-
-    return Markup(get_plotlyjs().replace("</script", "<\\/script"))
+    # plotly's own JavaScript, safe inside a script element
+    plotly = Markup(get_plotlyjs().replace("</script", "<\\/script")) if drawn else None
+    return environment.get_template(FILE).render(parts, plotly=plotly)
 
 
 def check_folder(folder: Path) -> None:

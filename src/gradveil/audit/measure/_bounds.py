@@ -1,42 +1,37 @@
-"""What one defense guarantees and costs, without attacking it by hand."""
+"""What the theory says of one defense, and what it costs, without attacks and training."""
 
 import math
+from collections.abc import Callable, Sequence
 from copy import deepcopy
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import torch
 
-from gradveil._checks import task_of
+from gradveil._drawing import new_figure, save_figure
 from gradveil._random import numbered_stream
 from gradveil._tensors import total
 from gradveil._timing import time_ratios
-from gradveil.attacks import IdentificationReport, identify_trials
-from gradveil.defenses import Defended, Defense
+from gradveil.attacks import IdentificationReport
+from gradveil.catalog import build_defense, shown_name, spec_of
+from gradveil.defenses import Defended, Defense, NoiseDefense, PruningDefense
 from gradveil.denoising import LearnedPriors
-from gradveil.mechanisms import AnyMechanism
+from gradveil.mechanisms import AnyMechanism, Mechanism
 from gradveil.messages import size_in_bytes, trainable_parameters, values_of
+from gradveil.sensitivity import measure
 from gradveil.shapes import ModelSource
-from gradveil.theory import Bound, BoundCase, Prior, mean_bound, utility
+from gradveil.theory import Bound, BoundCase, Prior, gain_over_isotropic, mean_bound, utility
 
-from .._result import CANDIDATES, BoundResult, Detail, LayerResult, Promise, ToldApart
-from .._subject import Audited, Batch
-from ._laboratory import Laboratory
-
-FEWEST = 8
-"""Candidates are of one class where a class has at least so many."""
-
-TRIALS, LEAST_TRIALS = 128, 6
-"""Messages in all, and for a very large model. A plan that depends on the batch is made for each
-message and candidate: then eight times fewer."""
-
-MOST_WORK = 2**29
-"""Trials times candidates times entries of the message: some seconds."""
+from .._result import BoundResult, Detail, LayerResult, Promise
+from .._settings import Settings
+from .._subject import POPULATION, Audited
+from ._attacks import candidate_choice, identified
+from ._laboratory import Laboratory, with_public_plan
+from ._strengths import axes_of
 
 FULL_LIMIT = 2**30
 """Up to how many batches times input entries times message entries the full bound is computed."""
-
-STREAM = 5
-"""The place of its random numbers in those of an audit."""
 
 NORMS = "nothing limits what one example can change"
 ENTRIES = "entries of the batch's message are clamped, not the norm of each example's"
@@ -45,67 +40,8 @@ ENTRIES = "entries of the batch's message are clamped, not the norm of each exam
 TIMINGS = 9
 """Pairs of a plain and a defended message that are timed."""
 
-
 PLACE_BY_PLACE = "it is for errors place by place, and attacks are scored after matching examples"
 """Why a bound is no guarantee for those scores."""
-
-
-def told_apart(laboratory: Laboratory, defense: Defense) -> ToldApart | None:
-    """What the exact attacker reaches; `None` where it cannot be computed.
-
-    Candidates are public examples where there are any, of one class where one has enough, and the
-    same for all defenses. One that does not state what it does as a mechanism with a likelihood
-    has no such number.
-    """
-    subject = laboratory.subject
-    count, one_class = candidate_choice(subject.known[1], subject.batch_size)
-    if count < 2:
-        return None
-    entries = sum(p.numel() for p in trainable_parameters(subject.model).values())
-    trials = TRIALS // 8 if defense.about.private else TRIALS
-    trials = max(LEAST_TRIALS, min(trials, MOST_WORK // (count * entries)))
-    try:
-        report = identified(
-            subject,
-            defense,
-            subject.known,
-            candidates=count,
-            one_class=one_class,
-            trials=trials,
-            per_draw=-(-trials // 2),
-            generator=numbered_stream(laboratory.settings.seed, STREAM),
-        )
-    except TypeError:  # no mechanism, or one without a likelihood
-        return None
-    return ToldApart(report.candidates, trials, report.rate, report.bits, one_class)
-
-
-def identified(
-    subject: Audited, defense: Defense, examples: Batch, **options: Any
-) -> IdentificationReport:
-    """The exact attacker's trials with candidates from these examples (`identify_trials`)."""
-    return identify_trials(
-        subject.model,
-        subject.loss_fn,
-        examples,
-        defense,
-        num_classes=subject.data.num_classes,
-        batch_size=subject.batch_size,
-        local=subject.local,
-        **options,
-    )
-
-
-def candidate_choice(
-    targets: torch.Tensor, batch_size: int, most: int = CANDIDATES
-) -> tuple[int, bool]:
-    """How many candidates, and whether all of one class; other targets have none."""
-    left = len(targets) - (batch_size - 1)
-    if task_of(targets) == "classification":
-        largest = min(int(torch.bincount(targets).max()), left)
-        if largest >= FEWEST:
-            return min(most, largest), True
-    return min(most, left), False
 
 
 def measure_defense(laboratory: Laboratory, defense: Defense) -> Detail:
@@ -179,22 +115,24 @@ def guarantee_of(
     reason says so.
     """
     subject, seed = laboratory.subject, laboratory.settings.seed
-    if subject.tokens:
+    if subject.data.tokens:
         return None, "bounds are on the error of numbers, and tokens are none"
-    cases, known = _cases(laboratory, defense), [known for _, known in laboratory.population]
+    cases, private = _cases(laboratory, defense), defense.about.private
     if cases is None:
         return None, "what the defense does to a message is not stated as a mechanism"
-    private = defense.about.private
     own, stream = subject.prior, numbered_stream(seed)
     prior: Prior | None = own.covering(cases, stream) if isinstance(own, LearnedPriors) else own
+    common: dict[str, Any] = {
+        "public_plan": not private,
+        "known": [known for _, known in laboratory.population],
+    }
     trace = mean_bound(
         cases,
         prior,
         "trace",
         planned_by=defense if private and _has_levels(cases) else None,
-        public_plan=not private,
         generator=numbered_stream(seed),
-        known=known,
+        **common,
     )
     if not 0 < trace.total < math.inf:
         return None, trace.reason
@@ -203,14 +141,8 @@ def guarantee_of(
     entries = sum(p.numel() for p in trainable_parameters(subject.model).values())
     size = len(cases) * cases[0].inputs.numel() * entries
     if full and prior is not None and size <= FULL_LIMIT and not private:
-        whole = mean_bound(
-            cases,
-            prior,
-            public_plan=True,
-            probes=2,  # where the inputs are large, each is a linear system to solve
-            generator=numbered_stream(seed),
-            known=known,
-        )
+        # where the inputs are large, each probe is a linear system to solve
+        whole = mean_bound(cases, prior, probes=2, generator=numbered_stream(seed), **common)
         best = max(whole, trace, key=lambda one: one.matched)
     return _result(subject, best, trace, why), why
 
@@ -258,3 +190,131 @@ def _result(subject: Audited, best: Bound, trace: Bound, reason: str) -> BoundRe
         mse_interval=ends,
         unmatched_mse=best.per_entry,
     )
+
+
+FACTORS = tuple(2.0**k for k in range(-3, 4))
+"""A sweep's scales over the defense's own."""
+
+RATIOS = (0.5, 0.7, 0.8, 0.9, 0.95, 0.98, 0.99)
+
+CANDIDATES, LEARNING = 7, 8
+"""The places of the random numbers of the bound without a prior, and of a learned prior."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class BoundPoint(Promise):
+    """What one amount of a defense gives."""
+
+    defense: str
+    amount: float | None
+    """The scale, the ratio or the step."""
+    amount_name: str | None
+    """Which of them it is."""
+    gain_over_isotropic: float | None
+    """Flat-prior trace bound at the first batch over that of isotropic noise of equal U2, judged by
+    sensitivities that are independent of the plan; `None` without noise."""
+
+
+class BoundStudy:
+    """One defense on the first batch of a subject, its message measured once.
+
+    Args:
+        subject: Model and data.
+        spec: The defense; amounts that are left out get usual values.
+        seed: Of everything random.
+    """
+
+    def __init__(self, subject: Audited, spec: str | Defense, seed: int) -> None:
+        self.laboratory = Laboratory(subject, settings=Settings(seed=seed))
+        (axis,) = axes_of([spec], subject)
+        middle = axis.start[len(axis.start) // 2]
+        self.defense = build_defense(axis.at(middle), allow_imports=not isinstance(spec, str))
+        (inputs, targets), stream = subject.batch(0), numbered_stream(seed)
+        self.moments = measure(
+            subject.message(targets), inputs, self.defense.estimator, generator=stream, judged=True
+        )
+
+    def point(self, defense: Defense) -> BoundPoint:
+        """The numbers of the defense, or of a variant of it."""
+        promise, found = promise_of(self.laboratory, self.laboratory.planned(defense))
+        gain = math.inf
+        if promise.bound is not None and isinstance(found.mechanism, Mechanism):
+            judged = self.moments.judged()  # the plan's own estimates would flatter it
+            gain = gain_over_isotropic(judged, found.mechanism)
+        amount = defense.about.amount
+        return BoundPoint(
+            **vars(promise),
+            defense=spec_of(defense),
+            amount=None if amount is None else getattr(defense, amount),
+            amount_name=amount,
+            gain_over_isotropic=gain if math.isfinite(gain) else None,
+        )
+
+    def learn_prior(self, progress: Callable[[int, int, float], None] | None = None) -> None:
+        """Take a prior learned from the public examples for all bounds from now on: minutes."""
+        subject = self.laboratory.subject
+        stream = numbered_stream(self.laboratory.settings.seed, LEARNING)
+        samples, labels = subject.public or (subject.data.inputs[:0], None)
+        learned = LearnedPriors.fit(samples, labels, generator=stream, progress=progress)
+        self.laboratory = replace(self.laboratory, subject=replace(subject, prior=learned))
+
+    def from_candidates(
+        self, candidates: int | None = None, trials: int = 64
+    ) -> IdentificationReport:
+        """The bound without a prior, from public examples; as many candidates as there are to 256.
+
+        They are of one class where one has enough, and others than the plan was made from.
+        """
+        subject = self.laboratory.subject
+        examples = subject.known
+        left = len(examples[0]) - POPULATION * subject.batch_size
+        if subject.public is not None and 2 * left > len(examples[0]):
+            examples = examples[0][:left], examples[1][:left]  # plans are made from the others
+        most = 256 if candidates is None else candidates
+        count, one_class = candidate_choice(examples[1], subject.batch_size, most)
+        return identified(
+            subject,
+            with_public_plan(subject, self.defense),
+            examples,
+            candidates=count if candidates is None else candidates,
+            one_class=one_class,
+            trials=trials,
+            per_draw=4,
+            generator=numbered_stream(self.laboratory.settings.seed, CANDIDATES),
+        )
+
+    def sweep(self) -> list[Defense]:
+        """The defense at other scales, or other ratios if it prunes; none if it has no amount."""
+        defense = self.defense
+        amounts: list[dict[str, Any]]
+        if isinstance(defense, PruningDefense):
+            amounts = [{"ratio": ratio} for ratio in RATIOS]
+        elif isinstance(defense, NoiseDefense):
+            std = self.laboratory.respond(self.laboratory.planned(defense)).mechanism.std  # type: ignore[union-attr]
+            own = math.sqrt(float(total(s.square() for s in std.values())) / self.moments.size)  # type: ignore[union-attr]
+            amounts = [{"scale": float(f"{own:.4g}") * factor} for factor in FACTORS]
+        else:
+            return []
+        others: dict[str, Any] = {"utility_budget": None, "target_error": None}
+        return [replace(defense, **others | amount) for amount in amounts]
+
+
+def draw_sweep(points: Sequence[BoundPoint], path: Path) -> None:
+    """The bounds over the amount, as a picture."""
+    figure = new_figure(6, 4)
+    axis, ratio = figure.subplots(), points[0].amount_name == "ratio"
+    bounds = [(p.amount or 0.0, p.bound) for p in points if p.bound]
+    for style, name in (("o-", "mse"), ("s--", "trace_mse")):
+        errors = [getattr(bound, name) for _, bound in bounds]
+        holds = all(bound.holds for _, bound in bounds)
+        label = f"{'trace' if name != 'mse' else 'best'} bound{'' if holds else ', no guarantee'}"
+        axis.plot([amount for amount, _ in bounds], errors, style, label=label)
+    axis.set(
+        xlabel="share of entries pruned" if ratio else "scale of the noise",
+        ylabel="least mean squared error per entry",
+        title=shown_name(points[0].defense),
+        xscale="linear" if ratio else "log",
+        yscale="log" if bounds else "linear",
+    )
+    axis.legend(title=bounds[0][1].prior if bounds else None)
+    save_figure(figure, path, dpi=120, tight=True)

@@ -1,15 +1,15 @@
-"""Which strengths to measure next, and the cheapest setting for a goal."""
+"""From points to answers: the cheapest setting for each goal, and which strengths come next."""
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise, takewhile
 
 from gradveil.privacy import solve_noise_multiplier
 
-from .._result import Point
-from .._settings import Goal, Wish
-from ..measure import Axis, Search
+from ._result import Point
+from ._settings import COPY, NOTHING, RECOGNISABLE, Goal
+from .measure import Axis, Search
 
 SHORTLIST = 3
 """Defenses whose strength is refined for one goal: those that lose least so far."""
@@ -33,11 +33,6 @@ class Setting:
         return self.search.points(self.axis)[self.strength]
 
     @property
-    def key(self) -> tuple[str, float]:
-        """Its name among others."""
-        return self.axis.name, self.strength
-
-    @property
     def cost(self) -> float:
         """The loss after training; infinite if that is not known."""
         loss = self.point.loss
@@ -45,14 +40,14 @@ class Setting:
 
 
 @dataclass
-class Solved:
-    """What was found for one wish."""
+class Wish:
+    """One or more goals that are to be met at once, and what was found for them."""
 
-    wish: Wish
+    title: str
+    goals: tuple[Goal, ...]
     judged: bool = True
     """Whether the attacks can judge the model, where a goal is about what they rebuild."""
     best: Setting | None = None
-    """Reaches all goals."""
     nearest: Setting | None = None
     """Where none does: what reaches the goals on leakage at the least loss, as far as was seen."""
     within_cost: Setting | None = None
@@ -60,7 +55,7 @@ class Solved:
     equal: tuple[str, ...] = ()
     closest: dict[Goal, Setting] = field(default_factory=dict)
     """What comes nearest to each goal alone."""
-    refused: set[tuple[str, float]] = field(default_factory=set)
+    refused: list[Setting] = field(default_factory=list)
     """Settings that miss the goals later in their training."""
 
     @property
@@ -68,27 +63,65 @@ class Solved:
         """The answer, or what comes nearest to it."""
         return self.best or self.nearest or self.within_cost
 
+    @property
+    def of_leakage(self) -> tuple[Goal, ...]:
+        """Those on what leaks, ε included."""
+        return tuple(goal for goal in self.goals if not goal.is_cost)
+
+    @property
+    def of_cost(self) -> tuple[Goal, ...]:
+        """Those on what training loses."""
+        return tuple(goal for goal in self.goals if goal.is_cost)
+
+    def protects(self, point: Point) -> bool:
+        """Whether all goals on leakage are reached."""
+        return all(goal.is_reached(point) for goal in self.of_leakage)
+
+    def is_cheap(self, point: Point) -> bool:
+        """Whether all goals on the loss are reached."""
+        return all(goal.is_reached(point) for goal in self.of_cost)
+
+
+def wishes_of(goals: Sequence[Goal], can_judge: bool) -> list[Wish]:
+    """The goals, to be met at once, or three levels: a guess, blurred, formal.
+
+    Where the attacks cannot judge the model, the first two are those of the exact attacker.
+    """
+    if goals:
+        return [Wish(" and ".join(map(str, goals)), tuple(goals))]
+    levels = {
+        "Hardly anyone identified": Goal("identified", 0.1),
+        "At most every second identified": Goal("identified", 0.5),
+    }
+    if can_judge:
+        levels = {
+            "Attacks no better than a guess": Goal("error", NOTHING),
+            "Blurred at most": Goal("error", RECOGNISABLE),
+        }
+    levels["Formal: differential privacy"] = Goal("epsilon", 8.0)
+    return [Wish(title, (goal,)) for title, goal in levels.items()]
+
 
 def solve_wishes(
     search: Search, axes: Sequence[Axis], wishes: Sequence[Wish], can_judge: bool
-) -> list[Solved]:
+) -> None:
     """The cheapest setting for each wish; all are measured together, wave by wave."""
     wanted = [pair for wish in wishes for pair in _formal(search, axes, wish)]
     wanted += [pair for wish in wishes for pair in _refined(search, axes, wish)]
     search.measure("where curves meet the goals", wanted)
-    solved = [Solved(wish, judged=can_judge or not wish.needs_attacks) for wish in wishes]
+    for wish in wishes:
+        wish.judged = can_judge or all(g.measure not in ("psnr", "error") for g in wish.goals)
     for _ in range(TRIES):
-        for one in solved:
-            if one.judged:
-                _choose(search, axes, one, can_judge)
-        chosen = [(one.best.axis, one.best.strength) for one in solved if one.best is not None]
+        for wish in wishes:
+            if wish.judged:
+                _choose(search, axes, wish, can_judge)
+        chosen = [(one.best.axis, one.best.strength) for one in wishes if one.best is not None]
         search.measure("later in the training", chosen, search.laboratory.moments)
-        if not [one for one in solved if _refuse(search, one)]:
-            return solved
-    for one in solved:  # what was not looked at later in its training is not recommended
-        if one.best is not None and one.best.key in one.refused:
-            one.best = None
-    return solved
+        if not [wish for wish in wishes if _refuse(search, wish)]:
+            return
+    for wish in wishes:  # what was not looked at later in its training is not recommended
+        if wish.best in wish.refused:
+            wish.best = None
 
 
 def _formal(search: Search, axes: Sequence[Axis], wish: Wish) -> list[tuple[Axis, float]]:
@@ -99,7 +132,7 @@ def _formal(search: Search, axes: Sequence[Axis], wish: Wish) -> list[tuple[Axis
         if limit is None or axis.swept != "noise_multiplier":
             continue
         z = solve_noise_multiplier(limit, releases.delta, releases.sample_rate, releases.rounds)
-        while (found := axis.privacy(axis.strength(z), releases)) and found.epsilon_rounds > limit:
+        while axis.epsilon(axis.strength(z), releases) > limit:
             z *= 1.002
         wanted.append((axis, axis.strength(axis.amount(axis.strength(z)))))
     return wanted
@@ -109,11 +142,11 @@ def _refined(search: Search, axes: Sequence[Axis], wish: Wish) -> list[tuple[Axi
     """One more strength for the defenses that lose least where they reach the goals."""
     if any(goal.is_formal for goal in wish.goals):
         return []
-    brackets = []
+    brackets, fits = [], wish.protects if wish.of_leakage else wish.is_cheap
     for axis in axes:
         ordered = _settings(search, axis)
         ordered = ordered[::-1] if wish.of_leakage else ordered
-        reached = _reaching(ordered, wish.protects if wish.of_leakage else wish.is_cheap)
+        reached = [*takewhile(lambda setting: fits(setting.point), ordered)]
         if axis.swept and 0 < len(reached) < len(ordered):
             brackets.append((reached[-1], ordered[len(reached)]))
     brackets.sort(key=lambda bracket: bracket[0].cost)
@@ -124,45 +157,42 @@ def _refined(search: Search, axes: Sequence[Axis], wish: Wish) -> list[tuple[Axi
     ]
 
 
-def _choose(search: Search, axes: Sequence[Axis], solved: Solved, can_judge: bool) -> None:
+def _choose(search: Search, axes: Sequence[Axis], wish: Wish, can_judge: bool) -> None:
     """The cheapest that reaches all goals; without goals on leakage, what hides most.
 
     A setting protects if all stronger ones do, too. Who has the weaker message can make the
     stronger one of it (add noise, prune more). So a weak setting that looks better than a stronger
     one was not attacked well enough.
     """
-    wish = solved.wish
     by_axis = [_settings(search, axis) for axis in axes]
     every = [one for settings in by_axis for one in settings]
-    sound = [one for settings in by_axis for one in _reaching(settings[::-1], wish.protects)]
-    protect = [s for s in every if s in sound and s.key not in solved.refused and wish.of_leakage]
-    protect = [s for s in protect if math.isfinite(s.cost) or s.point.loss is None]
-    cheap = [s for s in every if s.key not in solved.refused and wish.of_cost]
-    cheap = [s for s in cheap if wish.is_cheap(s.point)]
+    sound = [
+        one
+        for settings in by_axis
+        for one in takewhile(lambda setting: wish.protects(setting.point), settings[::-1])
+        if wish.of_leakage and (math.isfinite(one.cost) or one.point.loss is None)
+    ]
+    protect = [one for one in every if one in sound and one not in wish.refused]
+    cheap = [s for s in every if wish.is_cheap(s.point) and s not in wish.refused and wish.of_cost]
     for goal in wish.goals:
         rated = [(goal.excess(v), s) for s in every if (v := goal.value(s.point)) is not None]
         if rated:
-            solved.closest[goal] = min(rated, key=lambda pair: pair[0])[1]
-    solved.nearest = min(protect, key=lambda s: s.cost, default=None)
-    solved.within_cost = max(
+            wish.closest[goal] = min(rated, key=lambda pair: pair[0])[1]
+    wish.nearest = min(protect, key=lambda s: s.cost, default=None)
+    wish.within_cost = max(
         cheap, key=lambda s: (hidden(s.point, can_judge) or 0.0, -s.cost), default=None
     )
     if not wish.of_leakage:
-        solved.best = solved.within_cost
+        wish.best = wish.within_cost
         return
     both = [s for s in protect if wish.is_cheap(s.point)]
-    solved.best = min(both, key=lambda s: s.cost, default=None)
-    solved.equal = _not_told_apart(solved.best, both)
+    wish.best = min(both, key=lambda s: s.cost, default=None)
+    wish.equal = _not_told_apart(wish.best, both)
 
 
-def _reaching(settings: Sequence[Setting], reached: Callable[[Point], bool]) -> list[Setting]:
-    """The first ones, up to one that does not reach the goals."""
-    return [*takewhile(lambda setting: reached(setting.point), settings)]
-
-
-def _refuse(search: Search, solved: Solved) -> bool:
+def _refuse(search: Search, wish: Wish) -> bool:
     """Whether the chosen setting misses its goals later in the training, and is given up."""
-    best, wish = solved.best, solved.wish
+    best = wish.best
     if best is None:
         return False
     measured = any(not goal.is_formal for goal in wish.of_leakage)
@@ -172,7 +202,7 @@ def _refuse(search: Search, solved: Solved) -> bool:
         return False
     weaker = [s for s in _settings(search, best.axis) if s.strength < best.strength]
     # weaker ones would not do either
-    solved.refused |= {s.key for s in [best, *(weaker if wish.of_leakage else [])]}
+    wish.refused += [best, *(weaker if wish.of_leakage else [])]
     return True
 
 
@@ -180,9 +210,9 @@ def _not_told_apart(best: Setting | None, others: Sequence[Setting]) -> tuple[st
     """Other defenses that reach the goals, with a loss whose interval overlaps the best one's."""
     if best is None or best.point.loss is None:
         return ()
-    limit = best.point.loss.high
-    near = [s for s in others if s.point.loss is not None and s.point.loss.low <= limit]
-    return tuple(dict.fromkeys(s.axis.name for s in near if s.axis.name != best.axis.name))
+    limit, own = best.point.loss.high, best.axis.name
+    near = [s.axis.name for s in others if (loss := s.point.loss) and loss.low <= limit]
+    return tuple(name for name in dict.fromkeys(near) if name != own)
 
 
 def _settings(search: Search, axis: Axis) -> list[Setting]:
@@ -190,12 +220,8 @@ def _settings(search: Search, axis: Axis) -> list[Setting]:
     return [Setting(axis, strength, search) for strength in search.points(axis)]
 
 
-COPY, NOTHING = 0.1, 0.9
-"""The ends of the range, as shares of what hides everything."""
 GAP = 0.2
 """Two neighbours that are nearer than that need no point in between."""
-STEP = 0.5
-"""What a power of ten beyond the last strength is expected to hide more, at least."""
 REACH = 3.0
 """Powers of ten beyond the first strengths that are tried at most."""
 
@@ -214,31 +240,21 @@ def hidden(point: Point, can_judge: bool) -> float | None:
     return None
 
 
-def next_strengths(axis: Axis, done: Mapping[float, float], count: int) -> list[float]:
-    """Up to so many further strengths, from what is hidden at those that are done.
+def next_strength(axis: Axis, known: Mapping[float, float]) -> float | None:
+    """A further strength, from what is hidden at those that are done; `None`: none is needed.
 
-    First the ends are moved out until they are reached, then the widest gap is cut in two. Each
-    choice assumes for the next one that it lies where a straight line puts it.
+    First the ends are moved out until they are reached, then the widest gap is cut in two.
     """
-    known, chosen = dict(done), []
-    for _ in range(count if axis.swept and done else 0):
-        strength, expected = _next(axis, known)
-        if strength in known:
-            break
-        chosen.append(strength)
-        known[strength] = expected
-    return chosen
-
-
-def _next(axis: Axis, known: Mapping[float, float]) -> tuple[float, float]:
-    """A strength, and what is expected to be hidden there; a known one where none is needed."""
+    if not axis.swept or not known:
+        return None
     order = sorted(known)
     first, last = order[0], order[-1]
     if known[last] < NOTHING and last < axis.start[-1] + REACH:
-        return axis.within(last + 1), known[last] + STEP
-    gaps = [(abs(known[b] - known[a]), a, b) for a, b in pairwise(order)]
-    gap, a, b = max(gaps, default=(0.0, first, first))
+        further = axis.within(last + 1)
+        return None if further in known else further
+    gaps = [(abs(known[b] - known[a]), (a + b) / 2) for a, b in pairwise(order)]
+    gap, middle = max(gaps, default=(0.0, first))
     lower = axis.within(first - 1)
     if known[first] > COPY and gap < 0.5 and first > axis.start[0] - REACH and lower not in known:
-        return lower, known[first] - STEP
-    return ((a + b) / 2, (known[a] + known[b]) / 2) if gap >= GAP else (first, known[first])
+        return lower
+    return middle if gap >= GAP else None
