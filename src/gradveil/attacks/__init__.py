@@ -8,8 +8,7 @@ from ._descent import Watch
 from ._dlg import DLG, IDLG
 from ._exact_inversion import ExactInversion
 from ._grad_inversion import GradInversion
-from ._identify import Identify
-from ._identify_trials import IdentificationReport, identify_trials
+from ._identify import IdentificationReport, Identify, identify_trials
 from ._inverting_gradients import InvertingGradients
 from ._labels import recover_labels
 from ._malicious import Fishing, Imprint

@@ -1,6 +1,6 @@
 """Deep Leakage from Gradients, and its improvement: labels first."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 from typing import Any
 
@@ -13,7 +13,7 @@ from gradveil._random import generator_or_fresh, named_stream, normal_like
 from gradveil._tensors import relative_misfit
 
 from ._attack import FINISHED, Reconstruction, Search
-from ._descent import Watch, clamp, message_of, minimise_lbfgs
+from ._descent import Watch, clamp, message_of, minimise_lbfgs, sent_row
 from ._labels import recover_labels
 from ._model_layers import loss_of, random_inputs
 from ._observation import Observation, check_observation
@@ -25,19 +25,20 @@ GRANT = "Grant the targets: `ThreatModel(labels='known')`."
 class SoftTargets:
     """The variables that a search moves in place of the targets, as DLG does for class labels.
 
-    Numbers are moved themselves. Labels are the softmax of logits along the dimension `classes`,
-    which a loss such as cross-entropy takes as the probabilities of classes. `known` targets leave
-    nothing to be moved. `blank` are zeros in the shape of the variables.
+    Numbers are moved themselves, in units of `scale`. Labels are the softmax of logits along the
+    dimension `classes`, which a loss such as cross-entropy takes as the probabilities of classes.
+    `known` targets leave nothing to be moved. `blank` are zeros in the shape of the variables.
     """
 
     blank: Tensor
     classes: int | None = None
     known: Tensor | None = None
+    scale: float = 1.0
 
     def of(self, variables: Tensor, settled: bool = False) -> Tensor:
         """What the loss is given on the way; settled: numbers, or the likeliest classes."""
         if self.known is not None or self.classes is None:
-            return variables if self.known is None else self.known
+            return self.scale * variables if self.known is None else self.known
         return variables.argmax(self.classes) if settled else variables.softmax(self.classes)
 
 
@@ -59,6 +60,10 @@ def soft_targets(observation: Observation) -> SoftTargets:
     with torch.enable_grad():
         try:
             values = message_of(observation, soft.of(variables))(inputs)
+            if observation.task == "numbers":  # the message is then as large as what was sent
+                change = values - message_of(observation, soft.blank)(inputs)
+                size = float(sent_row(observation).norm()) / (float(change.norm()) or 1.0)
+                soft = replace(soft, scale=size)
             (slope,) = torch.autograd.grad(
                 values.square().sum(), variables, allow_unused=True, materialize_grads=True
             )

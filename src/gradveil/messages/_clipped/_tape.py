@@ -68,7 +68,7 @@ def _slopes_of_rows(
     return slopes.new_zeros(rows, slopes.shape[1]).index_add(0, places, slopes)
 
 
-REPLACED = {
+REPLACED: dict[Any, Callable[..., Tensor]] = {
     torch.ops.aten.embedding.default: _rows,
     torch.ops.aten.embedding_dense_backward.default: _slopes_of_rows,
 }
