@@ -2,6 +2,7 @@
 
 import math
 import os
+import sys
 import threading
 from collections.abc import Callable
 from decimal import Decimal, localcontext
@@ -68,7 +69,8 @@ class SecureBits:
     """
 
     def __init__(self) -> None:
-        require("secure noise", "gradveil[privacy]", "cryptography")
+        if sys.modules.get("cryptography") is None:  # asking takes longer than a draw
+            require("secure noise", "gradveil[privacy]", "cryptography")
         self._start()
 
     def words(self, count: int) -> NDArray[np.uint64]:

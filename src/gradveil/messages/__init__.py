@@ -14,7 +14,17 @@ from ._functional import (
     each_row,
     trainable_parameters,
 )
-from ._gradient import GradientMessage, LocalSteps, LocalUpdateMessage
+from ._gradient import (
+    GradientMessage,
+    LocalSteps,
+    LocalUpdateMessage,
+    TokenGradient,
+    embedded,
+    find_lookups,
+    gradient_of,
+    over_rows,
+    random_ids,
+)
 from ._layers import ConvUse, LayerUse, LinearUse, Recorder, ScaleUse, settled
 from ._mixing import couples_examples
 from ._protocol import (
@@ -36,7 +46,6 @@ from ._protocol import (
     takes_tokens,
     values_of,
 )
-from ._tokens import TokenGradient, embedded, find_lookups, gradient_of, over_rows, random_ids
 
 # What `__all__` does not list is for our own packages.
 __all__ = [

@@ -165,14 +165,15 @@ def _own(inputs: Tensor) -> Tensor:
 
 
 @contextmanager
-def apart(model: nn.Module) -> Iterator[None]:
-    """Let a module hold copies of all that it holds: weights, buffers, attributes.
+def apart(*roots: Any) -> Iterator[None]:
+    """Let modules hold copies of all that they hold: weights, buffers, attributes.
 
     Whatever its code writes inside, even in hooks of the backward pass, the user's own is there
     again afterwards, and what it stores of one run is not there in the next.
     """
     with one_thread():
-        before = [(module, vars(module).copy()) for module in model.modules()]
+        modules = (m for root in roots if isinstance(root, nn.Module) for m in root.modules())
+        before = [(module, vars(module).copy()) for module in dict.fromkeys(modules)]
         kept: dict[int, Any] = {id(module): module for module, _ in before}
         copies = [
             {

@@ -97,7 +97,7 @@ def in_double(message: Any) -> Any:
 
 @contextmanager
 def secluded(message: AnyMessage) -> Iterator[AnyMessage]:
-    """The message, its model holding copies for now: nothing is written into the user's.
+    """The message, model and loss holding copies for now: nothing is written into the user's.
 
     For private data whose traces in the model would say more than is promised.
     """
@@ -106,8 +106,9 @@ def secluded(message: AnyMessage) -> Iterator[AnyMessage]:
         yield message
         return
     alone = copy(message)
-    alone.loss = loss.secluded(loss.seed)  # type: ignore[attr-defined]
-    with unwritten(loss.model), apart(alone.loss.model):  # type: ignore[attr-defined]
+    hidden = loss.secluded(loss.seed)
+    alone.loss = hidden  # type: ignore[attr-defined]
+    with unwritten(loss.model), apart(hidden.model, hidden.loss_fn):
         yield alone
 
 

@@ -550,6 +550,24 @@ def test_a_loss_that_writes_into_targets():
     assert torch.equal(targets, before)
 
 
+class KeepsItsMean(nn.Module):
+    """A loss with a running mean of its values."""
+
+    mean: float | Tensor = 1.0
+
+    def forward(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        loss = cross_entropy(outputs, targets)
+        self.mean = 0.9 * self.mean + 0.1 * loss.detach()
+        return loss
+
+
+def test_what_a_loss_keeps_stays_the_users_own():
+    model, loss, (inputs, targets) = hostile.Net(), KeepsItsMean(), data()
+    ClippedMessage(GradientMessage(model, loss, targets), CLIP).values(inputs)
+    assert loss.mean == 1.0
+    assert loss(model(inputs), targets).isfinite()  # not a tensor of a run that is over
+
+
 def test_results_of_earlier_calls_may_be_kept_in_a_module():
     model = hostile.Net()
     model.last = model(torch.ones(1, 4))  # no leaf, which `deepcopy` refuses

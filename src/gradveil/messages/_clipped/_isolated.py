@@ -10,7 +10,7 @@ What a run could learn of others in another way is taken from it:
 
 | way | recorded, and played | one by one |
 | --- | --- | --- |
-| attributes of the module | copies in each run | copies |
+| attributes of the model's and the loss's modules | copies in each run | copies |
 | the user's own weights and buffers | an error; put back | an error |
 | globals, closures, threads | code meets made-up numbers only | end with the process |
 | how often code runs | once a step, whatever the data | end with the process |
@@ -273,7 +273,7 @@ def _program(message: GradientMessage, known: Known, inputs: Tensor) -> Program:
         before = _python_states()
         run = _Batched(message, layout)
         try:
-            with apart(run.model):
+            with apart(run.model, message.loss.loss_fn):
                 tape = Tape(run, rows, run.check_seen)
             if _python_states() != before:  # such draws would be the same for all examples
                 raise UnbatchableError("the model's code draws from `random` or `numpy.random`")
@@ -441,7 +441,7 @@ def _one(
     own = {name: p.clone().requires_grad_() for name, p in parameters.items()}
     label = None if target is None else target.clone()
     strange = [*message.loss.model.parameters(), *message.loss.model.buffers()]
-    with torch.enable_grad(), apart(loss.model):
+    with torch.enable_grad(), apart(loss.model, loss.loss_fn):
         strange += leaves(loss.model).values()
         with Taps(own, frozenset(own), strange=strange) as taps:
             value = _loss_alone(loss, own, example.clone(), label, taps)
