@@ -478,8 +478,6 @@ def _candidates(
     alike = (targets == truth[1]).nonzero().flatten()
     needed = settings["candidates"] - 1
     if len(alike) < needed:
-        raise ValueError(
-            f"{len(alike)} are of that class: ask for fewer candidates."
-        )
+        raise ValueError(f"{len(alike)} are of that class: ask for fewer candidates.")
     chosen = alike[torch.randperm(len(alike), generator=generator)[:needed]]
     return torch.cat([truth[0], inputs[chosen]]), torch.cat([truth[1], targets[chosen]])

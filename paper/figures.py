@@ -132,7 +132,8 @@ def panels(
     Rows that are not by key are one panel's. Panels get the labels, one vertical range where they
     share its label, and a legend below all. When all are drawn, `then` may change them, by key.
     """
-    rows = rows if rows and isinstance(rows, Mapping) else {"": rows or ()}
+    rows = rows if isinstance(rows, Mapping) else {"": rows}
+    rows = rows or {"": ()}
     columns = columns or len(rows)
     lines = -(-len(rows) // columns)
     with figure(stem, columns, lines, width, height) as (made, axes):

@@ -348,7 +348,7 @@ def draw_matching(table: Table, stem: Path) -> None:
     rows = {
         numbers.level_text(*key): {str(row["metric"]): row for row in mine} for key, mine in lines
     }
-    size = {"width": 5.4, "height": max(2.2, 0.22 * len(rows) + 0.9)}
+    size: dict[str, Any] = {"width": 5.4, "height": max(2.2, 0.22 * len(rows) + 0.9)}
     for axis, _, _ in figures.panels(stem, table.where(), figures.MSE, **size):
         figures.dots(axis, rows, SCORES)
 
@@ -657,11 +657,9 @@ def public_plan_numbers(results: Results) -> Table:
 
 def draw_public_plans(table: Table, stem: Path) -> None:
     """Gain against the number of public batches; a panel for each state of the model."""
-    label = "gain over isotropic noise\nat equal utility"
+    labels = "public batches", "gain over isotropic noise\nat equal utility"
     states = by_state(table.where())
-    for axis, state, rows in figures.panels(
-        stem, states, "public batches", label, width=3.6, legend=3
-    ):
+    for axis, state, rows in figures.panels(stem, states, *labels, width=3.6, legend=3):
         axis.set_title(state)
         axis.axhline(1.0, color="0.6", lw=1)
         counted = [row for row in rows if row["public batches"] and row["plan"] in PLAN_LABELS]
