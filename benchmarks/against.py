@@ -123,8 +123,8 @@ def named(names: Sequence[str] | None) -> list[AttackCase]:
 def settings_of(case: AttackCase, source: str, batches: int, **limits: Any) -> list[dict[str, Any]]:
     """For `compare`, one batch each: the last images of the data that the case's name stands for.
 
-    Limits: `attacks` (ours, by name, in place of those of the case), `steps` (of ours), `seconds`
-    (after which ours have to end) and `least` (seconds that the peer gets at least).
+    Limits: `attacks` (ours, by name, in place of those of the case), `steps` (of ours) and
+    `seconds` (after which ours have to end).
     """
     count = len(_data(case.data, source))
     begin = count - batches * case.images
@@ -155,7 +155,7 @@ def compare(settings: Mapping[str, Any]) -> dict[str, Any]:
     for name in settings["attacks"]:
         attack = build_attack(name).configured(settings.get("steps"), settings.get("seconds"))
         found[name] = _run(case, model, data, first, attack)
-    budget = max(settings.get("least", 0.0), *(one["seconds"] for one in found.values()))
+    budget = max(one["seconds"] for one in found.values())
     peer = InverseFed(total_variation=case.total_variation, time_budget=budget)
     _run(case, model, data, first, replace(peer, steps=1))  # the first step loads modules
     found[PEER] = _run(case, model, data, first, peer)
@@ -268,14 +268,13 @@ def main(
     batches: Annotated[int, typer.Option(help="Of each case: the last images.", min=1)] = 8,
     steps: Annotated[int | None, typer.Option(help="Steps of ours.", min=1)] = None,
     seconds: Annotated[float | None, typer.Option(help="After which ours end.")] = None,
-    least: Annotated[float, typer.Option(help="Seconds that the peer gets at least.")] = 0.0,
     mnist: Annotated[str, typer.Option(help="MNIST: embedded, or a folder.")] = "mnist",
     cifar: Annotated[str, typer.Option(help="CIFAR-10: embedded, a folder or .npz.")] = "cifar10",
     out: Out = None,
 ) -> None:
     """Our attacks, Geiping et al.'s method in the same time, and a blind guess."""
     sources = {"mnist": mnist, "cifar10": cifar}
-    limits = {"attacks": attack, "steps": steps, "seconds": seconds, "least": least}
+    limits = {"attacks": attack, "steps": steps, "seconds": seconds}
     chosen = {
         one: [
             Cell(compare, each) for each in settings_of(one, sources[one.data], batches, **limits)

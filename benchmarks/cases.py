@@ -1,13 +1,16 @@
-"""The models and batches on which estimators and clients are compared."""
+"""The models and batches on which contenders are compared, and the memory of a run."""
 
-from collections.abc import Iterator
+import os
+from collections.abc import Callable, Iterator
 from copy import deepcopy
 from dataclasses import dataclass
 from itertools import cycle, islice
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
+from torch.profiler import ProfilerActivity, profile
 
 from gradveil.data import Dataset, load_dataset
 from gradveil.messages import GradientMessage, LocalUpdateMessage, trainable_parameters
@@ -99,17 +102,6 @@ def paper_cases(mnist: str = "mnist", cifar: str = "cifar10", steps: int = 60) -
             yield Case(f"CIFAR ConvNet-16, {state}", model, *pictures.batch(0, size))
 
 
-def digits(source: str = "mnist", needed: int = 1) -> Dataset:
-    """Images of MNIST's size, at least so many."""
-    data = load_dataset(source)
-    if data.inputs.shape[1:] != (1, 28, 28) or len(data) < needed:
-        raise ValueError(
-            f"Parameter `source` should hold at least {needed} images of shape (1, 28, 28). Found"
-            f" {len(data)} of shape {tuple(data.inputs.shape[1:])} in `{data.name}`."
-        )
-    return data
-
-
 def large_cases(batch: int = 8) -> Iterator[Case]:
     """Transformers from 0.1 M to 30 M parameters on random 32×32 images, for the cost alone."""
     generator = torch.Generator().manual_seed(0)
@@ -143,3 +135,18 @@ def train(model: nn.Module, data: Dataset, steps: int) -> None:
         cross_entropy(model(inputs), targets).backward()  # type: ignore[no-untyped-call]
         optimizer.step()
     optimizer.zero_grad(set_to_none=True)
+
+
+def peak_of(job: Callable[[], object]) -> int:
+    """The most bytes of tensors alive at once in a run, beyond what there was when it began."""
+    os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # it tells of each start and end otherwise
+    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as seen:
+        job()
+    assert seen.profiler is not None
+    found: Any = seen.profiler.kineto_results
+    events = [event for event in found.events() if event.name() == "[memory]"]
+    live = peak = 0
+    for event in sorted(events, key=lambda event: event.start_ns()):
+        live = max(0, live + event.nbytes())  # below 0: what there was is freed first
+        peak = max(peak, live)
+    return peak

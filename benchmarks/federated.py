@@ -8,13 +8,13 @@ import typer
 from torch.nn.functional import cross_entropy
 
 from gradveil._timing import time_ratios
-from gradveil.data import Dataset
+from gradveil.data import Dataset, load_dataset
 from gradveil.defenses import Defense, GradientNoise, OptimalNoise
 from gradveil.federated import Client, PackedShape
 from gradveil.models import build_model
 from gradveil.shapes import Shape
 
-from .cases import Case, digits, large_cases, some_shape, train
+from .cases import Case, large_cases, some_shape, train
 from .tables import Out, report
 
 CHEAP = ("isotropic noise", "from the server")
@@ -106,7 +106,7 @@ def main(
     out: Out = None,
 ) -> None:
     """A client's step over one plain gradient."""
-    cases = digit_cases(digits(mnist, batch), batch, trained)
+    cases = digit_cases(load_dataset(mnist), batch, trained)
     cases += large_cases(batch) if large else ()
     report(bench_federated(cases, contenders(), steps=steps, repeats=repeats), "federated", out)
 

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from gradveil._checks import check_count, check_not_negative, check_positive
 from gradveil._random import generator_or_fresh, normal_like
 from gradveil.attacks import FINISHED, Attack, Observation, Progress, Reconstruction, recover_labels
 
@@ -30,27 +29,15 @@ class InverseFed(Attack):
     Reference: Geiping et al., "Inverting Gradients - How easy is it to break privacy in federated
     learning?", NeurIPS 2020; github.com/JonasGeiping/invertinggradients.
 
-    Args:
-        steps: With a time budget: at most.
-        lr: The first step's size.
-        total_variation: Its weight.
-        time_budget: Seconds of this process's own time, over which the schedule of the rates is
-            then spread: it is complete however fast the machine is.
-        progress: Called with (step, steps, cost).
     """
 
     steps: int = 24_000
     lr: float = 0.1
     total_variation: float = 1e-4
     time_budget: float | None = None
+    """Seconds of this process's own time, over which the schedule of the rates is then spread: it
+    is complete however fast the machine is."""
     progress: Progress | None = None
-
-    def __post_init__(self) -> None:
-        check_count(self.steps, "steps")
-        check_positive(self.lr, "lr")
-        check_not_negative(self.total_variation, "total_variation")
-        if self.time_budget is not None:
-            check_not_negative(self.time_budget, "time_budget")
 
     def __call__(
         self, observation: Observation, generator: torch.Generator | None = None
@@ -94,9 +81,8 @@ class InverseFed(Attack):
         optimizer: torch.optim.Optimizer,
     ) -> Callable[[], Tensor]:
         model = copy.deepcopy(observation.model)
-        names = [name for name, weight in model.named_parameters() if weight.requires_grad]
-        weights = [weight for weight in model.parameters() if weight.requires_grad]
-        sent = [observation.sent[name] for name in names]
+        weights = {name: w for name, w in model.named_parameters() if w.requires_grad}
+        sent = [observation.sent[name] for name in weights]
         update = observation.plain_message(labels) if observation.local is not None else None
 
         def closure() -> Tensor:
@@ -104,10 +90,10 @@ class InverseFed(Attack):
             model.zero_grad()
             if update is None:
                 loss = observation.loss_fn(model(images), labels)
-                own = list(torch.autograd.grad(loss, weights, create_graph=True))
+                own = [*torch.autograd.grad(loss, [*weights.values()], create_graph=True)]
             else:
                 values = update(images)
-                own = [values[name] for name in names]
+                own = [values[name] for name in weights]
             cost = _cosine(own, sent) + self.total_variation * _total_variation(images)
             cost.backward()  # type: ignore[no-untyped-call]
             assert images.grad is not None

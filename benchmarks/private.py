@@ -16,14 +16,13 @@ from torch.nn.utils.parametrize import register_parametrization
 from gradveil._imports import require
 from gradveil._random import generator_or_fresh
 from gradveil._timing import time_ratios
-from gradveil.data import Dataset
+from gradveil.data import Dataset, load_dataset
 from gradveil.defenses import PrivateNoise
 from gradveil.messages import trainable_parameters
 from gradveil.models import build_model
 from gradveil.shapes import Shape
 
-from .cases import Case, digits, some_shape
-from .memory import peak_of
+from .cases import Case, peak_of, some_shape
 from .tables import Out, report
 
 Job = Callable[[], object]
@@ -168,7 +167,7 @@ def main(
 ) -> None:
     """A differentially private gradient over a plain one; Opacus beside it, if installed."""
     logging.getLogger("gradveil").setLevel(logging.ERROR)  # that one way is slow is measured here
-    report(bench_private(digits(mnist, batch), batch=batch, repeats=repeats), "private", out)
+    report(bench_private(load_dataset(mnist), batch=batch, repeats=repeats), "private", out)
 
 
 if __name__ == "__main__":

@@ -7,18 +7,49 @@ from typing import Annotated
 
 import torch
 import typer
+from torch import Tensor
 
+from gradveil._tensors import Tensors
 from gradveil._timing import time_ratios
 from gradveil.defenses import Defense, GradientNoise, OptimalNoise
 from gradveil.mechanisms import Mechanism
-from gradveil.messages import GradientMessage
-from gradveil.sensitivity import Moments, PerExample, Sketch
+from gradveil.messages import GradientMessage, Message
+from gradveil.sensitivity import Measurement, Moments, PerExample, Sketch, draw_probes
 from gradveil.theory import share_of_optimum
 
-from .cases import Case, large_cases, paper_cases, update_cases
-from .memory import peak_of
-from .paper_algorithm import PaperAlgorithm
+from .cases import Case, large_cases, paper_cases, peak_of, update_cases
 from .tables import Out, report, tell
+
+
+@dataclass(frozen=True)
+class PaperAlgorithm:
+    """Steps 1 to 3 of the paper's Algorithm 1 with plain reverse mode, one probe after the other.
+
+    The derivative of g along v is that of ⟨∂⟨g, u⟩/∂x, v⟩ with respect to u: two backward passes
+    through the graph of the gradient for each probe.
+    """
+
+    probes: int = 10
+
+    def __call__(self, message: Message, inputs: Tensor, generator: torch.Generator) -> Measurement:
+        """Measure a gradient message at these inputs."""
+        assert isinstance(message, GradientMessage)
+        parameters = {n: p.clone().requires_grad_() for n, p in message.parameters.items()}
+        x = inputs.clone().requires_grad_()
+        loss = message.loss(parameters, x, message.targets)
+        gradients = torch.autograd.grad(loss, list(parameters.values()), create_graph=True)
+        sums: Tensors = {name: torch.zeros_like(p) for name, p in parameters.items()}
+        for direction in draw_probes(inputs, self.probes, generator):
+            for name, tangent in zip(sums, _along(gradients, x, direction), strict=True):
+                sums[name] += tangent.square() / self.probes
+        values = {name: g.detach() for name, g in zip(sums, gradients, strict=True)}
+        return Measurement(values, sums)
+
+
+def _along(gradients: tuple[Tensor, ...], x: Tensor, direction: Tensor) -> tuple[Tensor, ...]:
+    dummies = [torch.zeros_like(g, requires_grad=True) for g in gradients]
+    (pulled,) = torch.autograd.grad(gradients, x, dummies, create_graph=True)
+    return torch.autograd.grad(pulled, dummies, direction, retain_graph=True)
 
 
 @dataclass(frozen=True)
@@ -65,7 +96,6 @@ def bench_sensitivity(
     repeats: int = 5,
     draws: int = 5,
     reference_probes: int = 16,
-    progress: Callable[[str], None] = lambda _: None,
 ) -> list[SensitivityRow]:
     """A row for each case and defense, which runs as a client would call it.
 
@@ -75,26 +105,21 @@ def bench_sensitivity(
     """
     rows = []
     for case in cases:
-        progress(f"{case.name}, batch of {len(case.inputs)}")
+        tell(f"{case.name}, batch of {len(case.inputs)}")
         reference = case.reference(reference_probes) if case.graded else None
         fitting = _fitting(case, defenses)
         jobs = {name: _job(case, defense) for name, defense in fitting.items()}
-        kept = {n for n, d in fitting.items() if d.about.needs.moments and not d.about.private}
-        once = {name: job for name, job in jobs.items() if name not in kept}
-        ratios = time_ratios(case.plain_gradient, once, repeats)
-        for name in kept:  # its plan is one for several calls
-            ratios[name] = _amortised(case, fitting[name], jobs[name], repeats)
+        ratios = time_ratios(case.plain_gradient, jobs, repeats)
         plain = peak_of(case.plain_gradient)
         size = sum(4 * value.numel() for value in case.message.parameters.values())
         for name, defense in fitting.items():
-            defense.reset()  # so that a plan is made
             peak = peak_of(jobs[name])
             rows.append(
                 SensitivityRow(
                     model=case.name,
                     batch=len(case.inputs),
                     estimator=name,
-                    time_ratio=ratios[name],
+                    time_ratio=ratios[name] / _calls(defense),
                     share_of_optimum=_share(case, defense, reference, draws),
                     peak_memory_ratio=peak / plain,
                     extra_parameter_tensors=(peak - plain) / size,
@@ -113,26 +138,21 @@ def _fitting(case: Case, defenses: dict[str, Defense]) -> dict[str, Defense]:
     return {n: d for n, d in defenses.items() if not isinstance(d.estimator, limited)}
 
 
-def _job(case: Case, defense: Defense) -> Callable[[], object]:
+def _calls(defense: Defense) -> int:
+    """From one plan to the next."""
+    return getattr(defense.origin, "refresh_every", 1)
+
+
+def _job(case: Case, defense: Defense) -> Callable[[], None]:
+    """A plan, and the calls that use it."""
     generator = torch.Generator().manual_seed(0)
-    return lambda: defense(case.message, case.inputs, generator)
 
-
-def _amortised(case: Case, defense: Defense, job: Callable[[], object], repeats: int) -> float:
-    """A call over a plain gradient, as the mean over the calls from one plan to the next."""
-
-    every = getattr(defense.origin, "refresh_every", 1)
-
-    def plain() -> None:
-        for _ in range(every):
-            case.plain_gradient()
-
-    def calls() -> None:
+    def job() -> None:
         defense.reset()
-        for _ in range(every):
-            job()
+        for _ in range(_calls(defense)):
+            defense(case.message, case.inputs, generator)
 
-    return time_ratios(plain, {"calls": calls}, repeats)["calls"]
+    return job
 
 
 def _share(case: Case, defense: Defense, reference: Moments | None, draws: int) -> float | None:
@@ -161,9 +181,8 @@ def main(
 ) -> None:
     """Share of the optimal bound against cost, for every estimator and the paper's algorithm."""
     cases = chain(paper_cases(mnist, cifar), update_cases(mnist), large_cases() if large else ())
-    rows = bench_sensitivity(
-        islice(cases, 1 if quick else None), contenders(), repeats, draws, reference_probes, tell
-    )
+    chosen = islice(cases, 1 if quick else None)
+    rows = bench_sensitivity(chosen, contenders(), repeats, draws, reference_probes)
     report(rows, "sensitivity", out)
 
 

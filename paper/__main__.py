@@ -1,6 +1,12 @@
-"""`python -m paper`."""
+"""`python -m paper`: errors that a user can mend are one line."""
 
-from .reproduce import main
+import sys
+
+from .reproduce import app
 
 if __name__ == "__main__":
-    main()
+    try:
+        app()
+    except (ValueError, OSError, ImportError) as error:
+        print(f"reproduce: {error}", file=sys.stderr)
+        raise SystemExit(2) from None

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, interpolate
 
 from benchmarks.cases import Case, train
-from benchmarks.paper_algorithm import PaperAlgorithm
+from benchmarks.sensitivity import PaperAlgorithm
 from gradveil._random import named_stream
 from gradveil._runner import Settings, canonical_json
 from gradveil._tensors import flatten
@@ -478,9 +478,6 @@ def _candidates(
     alike = (targets == truth[1]).nonzero().flatten()
     needed = settings["candidates"] - 1
     if len(alike) < needed:
-        raise ValueError(
-            f"Setting `population` should hold {needed} examples of class {int(truth[1])}. Found"
-            f" {len(alike)}. Ask for fewer candidates."
-        )
+        raise ValueError(f"{len(alike)} are of that class: ask for fewer candidates.")
     chosen = alike[torch.randperm(len(alike), generator=generator)[:needed]]
     return torch.cat([truth[0], inputs[chosen]]), torch.cat([truth[1], targets[chosen]])

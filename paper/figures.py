@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from math import inf
 from pathlib import Path
 from textwrap import fill
 from typing import Any
@@ -117,37 +116,41 @@ def save(made: Figure, stem: Path) -> None:
         save_figure(made, stem.with_name(f"{stem.name}.{suffix}"), dpi=200)
 
 
-@contextmanager
 def panels(
     stem: Path,
-    rows: Mapping[Any, Sequence[Row]],
+    rows: Mapping[Any, Sequence[Row]] | Sequence[Row],
     xlabel: str = "",
     ylabel: str = "",
     columns: int | None = None,
     width: float = 3.4,
     height: float = 2.9,
     legend: int = 4,
-) -> Iterator[list[tuple[Axes, Any, Sequence[Row]]]]:
+    then: Callable[[dict[Any, Axes]], None] | None = None,
+) -> Iterator[tuple[Axes, Any, Sequence[Row]]]:
     """The axes, the key and the rows of each panel that has rows; the others say that they lack.
 
-    Panels get the labels, one vertical range where they share its label, and a legend below all.
+    Rows that are not by key are one panel's. Panels get the labels, one vertical range where they
+    share its label, and a legend below all. When all are drawn, `then` may change them, by key.
     """
+    rows = rows if isinstance(rows, Mapping) else {"": rows}
     rows = rows or {"": ()}
     columns = columns or len(rows)
     lines = -(-len(rows) // columns)
     with figure(stem, columns, lines, width, height) as (made, axes):
         for axis in axes[len(rows) :]:
             axis.axis("off")
-        shown = []
+        shown = {}
         for axis, (key, own) in zip(axes, rows.items(), strict=False):
             axis.set(xlabel=xlabel, ylabel=ylabel if axis in axes[::columns] else "")
             if own:
-                shown.append((axis, key, own))
+                shown[key] = axis
+                yield axis, key, own
             else:
                 axis.text(0.5, 0.5, "no finished cells", ha="center", transform=axis.transAxes)
-        yield shown
         if ylabel:
-            one_scale([axis for axis, _, _ in shown])
+            one_scale(shown.values())
+        if then is not None:
+            then(shown)
         legend_below(made, axes, legend)
 
 
@@ -182,15 +185,15 @@ def mark_levels(axis: Axes, levels: Iterable[Entry], percent: bool = False) -> N
     axis.margins(x=0.1)
 
 
-def one_scale(axes: Sequence[Axes], least_top: float = -inf) -> None:
-    """The same vertical range for all panels, up to `least_top` or above."""
+def one_scale(axes: Iterable[Axes]) -> None:
+    """The same vertical range for all panels."""
+    axes = [*axes]
     limits = [axis.get_ylim() for axis in axes]
     for axis in axes:
-        top = max(least_top, *(high for _, high in limits))
-        axis.set_ylim(min(low for low, _ in limits), top)
+        axis.set_ylim(min(low for low, _ in limits), max(high for _, high in limits))
 
 
-def legend_below(made: Figure, axes: list[Axes], columns: int = 4) -> None:
+def legend_below(made: Figure, axes: list[Axes], columns: int) -> None:
     """One legend for all panels, under them: what is in any of them, once.
 
     It has as many columns as asked for, or as many as fit into the figure's width.
@@ -305,12 +308,10 @@ def grouped_bars(
     axis.set_xticks(range(len(rows)), [*rows])
 
 
-def draw_images(
-    stem: Path, rows: Sequence[tuple[str, Tensor, Sequence[str]]], width: float = 1.25
-) -> None:
+def draw_images(stem: Path, rows: Sequence[tuple[str, Tensor, Sequence[str]]]) -> None:
     """A labelled row for each (label, images (N, C, H, W) in [0, 1], note for each image)."""
     columns = max((len(images) for _, images, _ in rows), default=1)
-    with figure(stem, columns, max(1, len(rows)), width, width * 1.14) as (_, axes):
+    with figure(stem, columns, max(1, len(rows)), width=1.25, height=1.425) as (_, axes):
         for axis in axes:
             axis.set(xticks=[], yticks=[], frame_on=False)
         for index, (label, images, notes) in enumerate(rows):
@@ -361,7 +362,7 @@ VERDICTS: Mapping[str, tuple[str, str, str]] = {
 """The letter of each verdict, its colour and that of the letter: readable without colours."""
 
 
-def draw_summary(stem: Path, verdicts: Table, frontier: Table, attacker: str = "aware") -> None:
+def draw_summary(stem: Path, verdicts: Table, frontier: Table) -> None:
     """A grid of verdicts to the left, the frontier to the right.
 
     Verdicts have columns `name` (of the claim), `claim` (its text), `setting` and `verdict`; claims
@@ -376,7 +377,7 @@ def draw_summary(stem: Path, verdicts: Table, frontier: Table, attacker: str = "
             "what an attacker who knows the defense gets,\nagainst the loss after training\n"
             "(the lower right corner is best)"
         )
-        frontier_panel(axes[1], frontier.where(), attacker)
+        frontier_panel(axes[1], frontier.where(), "aware")
         if axes[1].get_legend_handles_labels()[0]:
             small = {"ncols": 2, "fontsize": 6.5, "handlelength": 2.2, "columnspacing": 1}
             shown = axes[1].legend(loc="upper right", bbox_to_anchor=(1.02, -0.11), **small)

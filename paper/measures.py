@@ -205,14 +205,6 @@ def levels_of(measured: ByDefense, name: str, above: float = -inf) -> list[float
     return [x for known, x in measured if known == name and x is not None and x > above]
 
 
-def at_equal_level(
-    measured: ByDefense, first: str, second: str, above: float = 0.0
-) -> dict[Unit, Tensor]:
-    """first - second at the same level, averaged over the levels above one that both have."""
-    levels = levels_of(measured, first, above)
-    return mean_of(difference(measured, (first, x), (second, x)) for x in levels)
-
-
 def mean_value(units: Mapping[Any, Tensor]) -> float:
     """The mean over all values."""
     return float(torch.cat([*units.values()]).mean())
@@ -400,20 +392,26 @@ def undefended_gains(results: AllResults, study: str) -> str:
     )
 
 
-def level_gain(family: str, above: float = 0.0) -> Compare:
-    """How much better the optimal defense protects at equal level, in the mean over levels."""
+def at_equal_levels(
+    errors: ByDefense, family: str, above: float = -inf
+) -> dict[float, dict[Unit, Tensor]]:
+    """How much better the optimal defense protects at each of its levels above one."""
     classical, optimal = FAMILIES[family]
-    return lambda found: at_equal_level(found.errors, optimal, classical, above)
+    levels = levels_of(errors, optimal, above)
+    return {x: difference(errors, (optimal, x), (classical, x)) for x in levels}
+
+
+def level_gain(family: str, above: float = 0.0) -> Compare:
+    """The difference at equal level, in the mean over levels above one."""
+    return lambda found: mean_of(at_equal_levels(found.errors, family, above).values())
 
 
 def largest_difference(family: str) -> Compare:
-    """The difference between two defenses at the level where it is largest in the mean."""
-    classical, optimal = FAMILIES[family]
+    """The difference at the level where it is largest in the mean."""
 
     def compare(found: Attacked) -> Units:
-        levels = levels_of(found.errors, optimal)
-        each = [difference(found.errors, (optimal, x), (classical, x)) for x in levels]
-        return max((u for u in each if u), key=lambda units: abs(mean_value(units)), default={})
+        each = filter(None, at_equal_levels(found.errors, family).values())
+        return max(each, key=lambda units: abs(mean_value(units)), default={})
 
     return compare
 
@@ -455,15 +453,13 @@ def beyond_blank(above: float) -> Compare:
 
 
 def growing_gain(family: str) -> Compare:
-    """The difference between two defenses at the largest level, less that at the smallest."""
-    classical, optimal = FAMILIES[family]
+    """The difference at the largest level, less that at the smallest."""
 
     def compare(found: Attacked) -> Units:
-        levels = sorted(levels_of(found.errors, optimal))
-        if len(levels) < 2:
+        each = at_equal_levels(found.errors, family)
+        if len(each) < 2:
             return {}
-        ends = (levels[0], levels[-1])
-        small, large = (difference(found.errors, (optimal, x), (classical, x)) for x in ends)
+        small, large = each[min(each)], each[max(each)]
         return {unit: large[unit] - small[unit] for unit in large if unit in small}
 
     return compare

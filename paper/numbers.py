@@ -16,27 +16,15 @@ from gradveil.scoring import Interval, bootstrap_interval, share_interval
 
 from .study import MEANS, Entry, Results, Table
 
-WITH_AMOUNT = {"laplace-noise": "laplace-noise(scale=1.0)"}
-"""Names for which the catalog has no placeholder of the amount."""
-
 
 @lru_cache(maxsize=256)
 def defense_of(text: str) -> Defense:
-    """The defense of a specification, to be asked what it is; amounts may be left out.
-
-    >>> defense_of("optimal-pruning").about.amount
-    'ratio'
-    """
-    spec = Spec.parse(WITH_AMOUNT.get(text, text), "defense")
-    return build_defense(spec.completed())
+    """The defense of a specification, to be asked what it is; amounts may be left out."""
+    return build_defense(Spec.parse(text, "defense").completed())
 
 
 def is_optimal(text: str) -> bool:
-    """Whether it is the optimal form of a classical defense.
-
-    >>> is_optimal("optimal-noise(scale=0.1)"), is_optimal("clamped-noise")
-    (True, False)
-    """
+    """Whether it is the optimal form of a classical defense."""
     return defense_of(text).about.twin is not None
 
 
@@ -51,11 +39,7 @@ def label_of(name: str) -> str:
 
 
 def defense_spec(name: str, level: float | None = None, estimator: str = "auto") -> str:
-    """The specification of a defense; an optimal one plans from the private batch, as in the paper.
-
-    >>> defense_spec("optimal-pruning", 0.9, "sketch(probes=10)")
-    "optimal-pruning(ratio=0.9, estimator=sketch(probes=10), source='private')"
-    """
+    """A defense and its level in words; an optimal one plans from the private batch."""
     spec = Spec(name)
     if level is None:
         return str(spec)
@@ -69,11 +53,7 @@ def defense_spec(name: str, level: float | None = None, estimator: str = "auto")
 
 @lru_cache(maxsize=1024)
 def name_and_level(text: str) -> tuple[str, float | None]:
-    """The inverse of `defense_spec`; the estimator is left out.
-
-    >>> name_and_level("optimal-pruning(ratio=0.9, estimator=sketch(probes=10))")
-    ('optimal-pruning', 0.9)
-    """
+    """The inverse of `defense_spec`; the estimator is left out."""
     spec = Spec.parse(text, "defense")
     amounts = dict(spec.amounts)
     return spec.name, amounts.get("ratio", amounts.get("scale"))
@@ -252,10 +232,6 @@ def rank_correlation(first: Tensor, second: Tensor, counts: Tensor | None = None
     """Spearman's ρ of two values of each run; tied ones share their rank, NaN if all are tied.
 
     Counts say how often each run counts; with a leading dimension, one ρ for each of its rows.
-
-    >>> a, b = torch.tensor([1.0, 2.0, 3.0, 4.0]), torch.tensor([1.0, 2.0, 4.0, 3.0])
-    >>> round(float(rank_correlation(a, b)), 3)
-    0.8
     """
     counts = torch.ones(len(first)).double() if counts is None else counts.double()
     one, other = (_centred(_ranks(x.double(), counts), counts) for x in (first, second))

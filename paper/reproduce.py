@@ -2,7 +2,6 @@
 
 import os
 import subprocess
-import sys
 import traceback
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -16,16 +15,14 @@ from gradveil._checks import suggestion
 from gradveil._files import write_atomically
 from gradveil._runner import Cell, Found, Outcome, Runner, processors, read_cell
 
-from . import studies_attackers, studies_paper, studies_plans, studies_training
+from . import studies_beyond, studies_paper
 from .cells import DATA_VARIABLE, dataset
 from .claims import HEADINGS, Finding, write_claims
 from .figures import draw_summary
 from .study import AllResults, Study, Table, numbers_of, read_cells, write_cells
 
 STUDIES: dict[str, Study] = {
-    study.name: study
-    for room in (studies_paper, studies_attackers, studies_plans, studies_training)
-    for study in room.STUDIES
+    study.name: study for study in (*studies_paper.STUDIES, *studies_beyond.STUDIES)
 }
 """In the order in which `all` runs them."""
 
@@ -217,12 +214,3 @@ def _commits(folder: Path) -> list[str]:
 
 def _write_commits(folder: Path, commits: Iterable[str]) -> None:
     write_atomically(folder / COMMIT, "".join(f"{commit}\n" for commit in sorted(commits)))
-
-
-def main() -> None:
-    """The command, with errors that a user can mend as one line."""
-    try:
-        app()
-    except (ValueError, OSError, ImportError) as error:
-        print(f"reproduce: {error}", file=sys.stderr)
-        raise SystemExit(2) from None

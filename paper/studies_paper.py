@@ -37,16 +37,12 @@ def draw_reconstruction(family: str, table: Table, stem: Path) -> None:
     """MSE to the left, PSNR to the right."""
     labels = {"unmatched_mse": figures.MSE, "unmatched_psnr": figures.PSNR}
     rows = {metric: table.where(metric=metric) for metric in labels}
-    with figures.panels(stem, rows, figures.AXES[family], height=3.1) as shown:
-        for axis, metric, mine in shown:
-            figures.curves(
-                axis, mine, figures.looks_of([ALSO, *FAMILIES[family]]), percent=family == "pruning"
-            )
-            axis.set_ylabel(labels[metric])
-            if metric == "unmatched_mse":
-                figures.blind_guess(
-                    axis.axhline, [row["mean"] for row in table.where(metric=figures.BLANK)]
-                )
+    looks = figures.looks_of([ALSO, *FAMILIES[family]])
+    for axis, metric, mine in figures.panels(stem, rows, figures.AXES[family], height=3.1):
+        figures.curves(axis, mine, looks, percent=family == "pruning")
+        axis.set_ylabel(labels[metric])
+        if metric == "unmatched_mse":
+            figures.blind_guess(axis.axhline, table.column("mean", metric=figures.BLANK))
 
 
 RUNS: dict[str, tuple[numbers.Defended, ...]] = {
@@ -106,12 +102,11 @@ def smoothed(values: Sequence[float], window: int) -> Tensor:
 def draw_training(table: Table, stem: Path) -> None:
     """A curve with a band for each defense."""
     label = "training loss (nats, mean of the last 8)"
-    with figures.panels(stem, {"": table.where()}, "round", label, width=4.4, legend=2) as shown:
-        for axis, _, rows in shown:
-            groups = figures.split(rows, "defense", "level").items()
-            for ((name, level), mine), other in zip(groups, figures.OTHERS, strict=False):
-                look = {"color": figures.LOOKS[name]["color"], "ls": other["ls"]}
-                figures.round_curve(axis, mine, numbers.level_text(name, level), look)
+    for axis, _, rows in figures.panels(stem, table.where(), "round", label, width=4.4, legend=2):
+        groups = figures.split(rows, "defense", "level").items()
+        for ((name, level), mine), other in zip(groups, figures.OTHERS, strict=False):
+            look = {"color": figures.LOOKS[name]["color"], "ls": other["ls"]}
+            figures.round_curve(axis, mine, numbers.level_text(name, level), look)
 
 
 def tradeoff_cells(data: str, family: str, preset: str) -> list[Cell]:
@@ -142,24 +137,22 @@ def tradeoff_numbers(results: Results) -> Table:
 def draw_tradeoff(data: str, family: str, table: Table, stem: Path) -> None:
     """Error to the right, loss upwards, so that the lower right corner is best; with levels."""
     label = f"loss after 5 steps on {64 if data == 'mnist' else 8} samples (nats)"
-    with figures.panels(
-        stem, {"": table.where()}, figures.MSE, label, width=4.4, height=3.4, legend=3
-    ) as shown:
-        for axis, _, rows in shown:
-            figures.frontier_panel(axis, [{**row, "plan": ""} for row in rows], "error")
-            for row in rows:
-                above = row["defense"] == FAMILIES[family][1]
-                level = numbers.number(row["level"])
-                axis.annotate(
-                    f"{level * 100:g}%" if family == "pruning" else f"{level:g}",
-                    (numbers.number(row["error_mean"]), numbers.number(row["loss_mean"])),
-                    xytext=(4, 3) if above else (-4, -3),
-                    textcoords="offset points",
-                    ha="left" if above else "right",
-                    va="bottom" if above else "top",
-                    fontsize=6.5,
-                    color=figures.LOOKS[str(row["defense"])]["color"],
-                )
+    size: dict[str, Any] = {"width": 4.4, "height": 3.4, "legend": 3}
+    for axis, _, rows in figures.panels(stem, table.where(), figures.MSE, label, **size):
+        figures.frontier_panel(axis, [{**row, "plan": ""} for row in rows], "error")
+        for row in rows:
+            above = row["defense"] == FAMILIES[family][1]
+            level = numbers.number(row["level"])
+            axis.annotate(
+                f"{level * 100:g}%" if family == "pruning" else f"{level:g}",
+                (numbers.number(row["error_mean"]), numbers.number(row["loss_mean"])),
+                xytext=(4, 3) if above else (-4, -3),
+                textcoords="offset points",
+                ha="left" if above else "right",
+                va="bottom" if above else "top",
+                fontsize=6.5,
+                color=figures.LOOKS[str(row["defense"])]["color"],
+            )
 
 
 def utility_cells(preset: str) -> list[Cell]:
@@ -179,12 +172,9 @@ def utility_numbers(results: Results) -> Table:
 
 def draw_utility(table: Table, stem: Path) -> None:
     """One curve for each defense."""
-    label = "loss after 5 steps on 8 samples (nats)"
-    with figures.panels(
-        stem, {"": table.where()}, figures.AXES["noise"], label, width=4.0
-    ) as shown:
-        for axis, _, rows in shown:
-            figures.curves(axis, rows, figures.looks_of(FAMILIES["noise"]))
+    labels = figures.AXES["noise"], "loss after 5 steps on 8 samples (nats)"
+    for axis, _, rows in figures.panels(stem, table.where(), *labels, width=4.0):
+        figures.curves(axis, rows, figures.looks_of(FAMILIES["noise"]))
 
 
 IMAGES: dict[str, tuple[tuple[str, float], ...]] = {
@@ -262,18 +252,16 @@ def draw_layer_noise(table: Table, stem: Path) -> None:
         kind: [row for row in table.where() if str(row["layer"]).endswith(kind)]
         for kind in ("weight", "bias")
     }
-    with figures.panels(
-        stem, rows, "round", "mean noise std (mean of the last 10)", height=3.0
-    ) as shown:
-        for axis, kind, own in shown:
-            for place, (layer, mine) in enumerate(figures.split(own, "layer").items()):
-                figures.round_curve(
-                    axis, mine, layer.removesuffix(f".{kind}"), figures.OTHERS[place % 8]
-                )
-            axis.set_title("weights" if kind == "weight" else "biases")
-            axis.set_yscale("log")
-            axis.yaxis.set_major_formatter("{x:g}")
-            axis.yaxis.set_minor_formatter("")
+    label = "mean noise std (mean of the last 10)"
+    for axis, kind, own in figures.panels(stem, rows, "round", label, height=3.0):
+        for place, (layer, mine) in enumerate(figures.split(own, "layer").items()):
+            figures.round_curve(
+                axis, mine, layer.removesuffix(f".{kind}"), figures.OTHERS[place % 8]
+            )
+        axis.set_title("weights" if kind == "weight" else "biases")
+        axis.set_yscale("log")
+        axis.yaxis.set_major_formatter("{x:g}")
+        axis.yaxis.set_minor_formatter("")
 
 
 def layer_table_cells(preset: str) -> list[Cell]:

@@ -57,24 +57,13 @@ csv.field_size_limit(1 << 26)
 
 
 def cell_of(name: str, settings: Settings) -> Cell:
-    """The cell of a function by its name.
-
-    >>> cell_of("attack", {"ratio": 0.9, "seed": 0}).settings["seed"]
-    0
-    """
+    """The cell of a function by its name."""
     return Cell(FUNCTIONS[name], settings)
 
 
 @dataclass(frozen=True)
 class Table:
-    """The numbers of a figure, None where one is missing; for figures of images their pixels.
-
-    >>> table = Table(("ratio", "mse"), [(0.8, 0.7), (0.9, None)])
-    >>> print(table.as_csv(), end="")
-    ratio,mse
-    0.8,0.7
-    0.9,
-    """
+    """The numbers of a figure, None where one is missing; for figures of images their pixels."""
 
     columns: Sequence[str]
     rows: Sequence[tuple[Entry, ...]]
@@ -84,6 +73,10 @@ class Table:
         """The rows that have these entries, each by column name."""
         rows = [dict(zip(self.columns, row, strict=True)) for row in self.rows]
         return [row for row in rows if all(row[name] == entries[name] for name in entries)]
+
+    def column(self, name: str, **entries: Entry) -> list[Entry]:
+        """The entries of one column in these rows."""
+        return [row[name] for row in self.where(**entries)]
 
     def as_csv(self) -> str:
         """A header and a line for each row; floats in full, missing entries empty."""
@@ -107,11 +100,7 @@ class Study:
 
 
 def product_cells(kind: str, common: Settings, **axes: Iterable[Any]) -> list[Cell]:
-    """A cell for each combination of the values of the axes; those of the last one change first.
-
-    >>> [cell.settings["seed"] for cell in product_cells("attack", {"size": 4}, seed=(0, 1))]
-    [0, 1]
-    """
+    """A cell for each combination of the values of the axes; those of the last one change first."""
     return [
         cell_of(kind, {**common, **dict(zip(axes, values, strict=True))})
         for values in product(*axes.values())

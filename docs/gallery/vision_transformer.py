@@ -32,7 +32,7 @@ subject = gradveil.audit.Subject(
 )
 settings = gradveil.audit.Settings(
     ["gradient-noise(scale=0.0475854)", "optimal-noise(scale=0.0555796)"],
-    gradveil.audit.default_attacks(150, data),
+    steps=150,
     training_seeds=0,
 )
 result = gradveil.audit.run(subject, gradveil.audit.Federation(batch_size=1), settings)

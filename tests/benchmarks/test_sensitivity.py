@@ -3,10 +3,8 @@
 import torch
 from torch import nn
 
-from benchmarks.cases import Case, UpdateCase
-from benchmarks.memory import PeakMemory
-from benchmarks.paper_algorithm import PaperAlgorithm
-from benchmarks.sensitivity import bench_sensitivity, contenders
+from benchmarks.cases import Case, UpdateCase, peak_of
+from benchmarks.sensitivity import PaperAlgorithm, bench_sensitivity, contenders
 from gradveil import GradientMessage, measure
 from gradveil._timing import time_ratios
 from gradveil.models import build_model
@@ -62,20 +60,16 @@ def test_ratios_are_to_the_baseline():
 
 
 def test_peak_memory_counts_what_is_alive_at_once():
-    memory = PeakMemory()
-    with memory:
+    def job() -> None:
         for _ in range(5):
             torch.ones(1000).add(1.0)
-    assert memory.peak == 8000
-    assert memory.live == 0
+
+    assert 8000 <= peak_of(job) < 8100  # an operation's own scratch space counts, too
 
 
 def test_peak_memory_does_not_count_views_and_what_was_there():
     old = torch.ones(1000)
-    memory = PeakMemory()
-    with memory:
-        old.view(10, 100).t().add_(1.0)
-    assert memory.peak == 0
+    assert peak_of(lambda: old.view(10, 100).t().add_(1.0)) < 100
 
 
 def test_the_model_of_a_case_is_left_alone():

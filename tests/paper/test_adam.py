@@ -5,7 +5,7 @@ import torch
 from torch import Tensor
 
 from gradveil import Moments
-from paper.adam import adam_variances, optimum
+from paper.trainings import adam_variances, optimum
 from tests.defenses.cases import SWEEPS, Sweep, moments_of, row
 from tests.defenses.properties import perturbed
 

@@ -5,7 +5,7 @@ import pytest
 from paper import figures
 from paper.measures import attack_above_bound
 from paper.reproduce import STUDIES
-from paper.studies_attackers import CANDIDATES, FLOOR
+from paper.studies_beyond import CANDIDATES, FLOOR
 from tests.paper.synthetic import synthetic_results
 
 STUDY = STUDIES["bound-against-attacks"]

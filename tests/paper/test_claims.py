@@ -15,7 +15,7 @@ from paper.measures import (
     REPRODUCED,
     UNDECIDED,
     AttackMeasure,
-    at_equal_level,
+    at_equal_levels,
     attack_above_bound,
     judge,
 )
@@ -125,10 +125,10 @@ def test_claims_need_no_cell_at_all(tmp_path):
 
 def test_pairs_take_only_what_both_have():
     found = {
-        ("a", 0.9): {(0, 0): torch.tensor([2.0]), (4, 0): torch.tensor([3.0])},
-        ("b", 0.9): {(4, 0): torch.tensor([1.0]), (8, 0): torch.tensor([0.0])},
+        ("optimal-pruning", 0.9): {(0, 0): torch.tensor([2.0]), (4, 0): torch.tensor([3.0])},
+        ("gradient-pruning", 0.9): {(4, 0): torch.tensor([1.0]), (8, 0): torch.tensor([0.0])},
     }
-    assert at_equal_level(found, "a", "b") == {(4, 0): torch.tensor([2.0])}
+    assert at_equal_levels(found, "pruning") == {0.9: {(4, 0): torch.tensor([2.0])}}
 
 
 def test_a_bound_of_nothing_tests_nothing():

@@ -4,7 +4,7 @@ import pytest
 
 from paper import figures
 from paper.reproduce import STUDIES
-from paper.studies_attackers import LEAKAGE, LEAKAGE_DEFENSES
+from paper.studies_beyond import LEAKAGE, LEAKAGE_DEFENSES
 from tests.paper.synthetic import synthetic_results
 
 STUDY = STUDIES["leakage-through-training"]

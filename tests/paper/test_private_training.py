@@ -3,7 +3,7 @@
 import pytest
 
 from paper.reproduce import STUDIES
-from paper.studies_training import PRIVATE_TRAINING
+from paper.studies_beyond import PRIVATE_TRAINING
 
 STUDY = STUDIES["private-training"]
 

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from benchmarks.memory import PeakMemory
+from benchmarks.cases import peak_of
 from gradveil import GradientMessage, OptimalNoise, measure
 from gradveil.models import build_model
 from gradveil.sensitivity import Exact, Moments, Structured
@@ -138,9 +138,5 @@ def extra_memory(message: GradientMessage, inputs: torch.Tensor) -> int:
         PLAN(message, inputs, generator)
 
     plain(), defended()  # what is found out once per model does not count
-    peaks = []
-    for job in (plain, defended):
-        with PeakMemory() as memory:
-            job()
-        peaks.append(memory.peak)
-    return peaks[1] - peaks[0]
+    least = peak_of(plain)
+    return peak_of(defended) - least
