@@ -15,8 +15,9 @@ import gradveil
 from gradveil import _runner
 from gradveil.attacks import identify_trials
 from gradveil.audit import AuditResult
-from gradveil.audit.measure._training import evaluate_on, make_pool, trained_model
+from gradveil.audit.measure._training import make_pool, trained_model
 from gradveil.catalog import build_defense
+from gradveil.federated import evaluate
 from gradveil.privacy import epsilon_on_grid
 from tests.audit.small import make_subject
 
@@ -226,7 +227,7 @@ def _extra(defense):
     for built in (build_defense(defense), gradveil.NoDefense()):
         models = [trained_model(subject, built, SHORT, seed, 6) for seed in range(10, 16)]
         held_out = make_pool(subject, 2).held_out
-        losses.append(sum(evaluate_on(subject, one, held_out)[0] for one in models))
+        losses.append(sum(evaluate(one, cross_entropy, *held_out).loss for one in models))
     return losses[0] / losses[1] - 1
 
 

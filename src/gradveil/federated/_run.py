@@ -69,6 +69,7 @@ def evaluate(
         outputs = model(chunk)
         loss += float(loss_fn(outputs, labels)) * len(chunk)
         scored = scored and outputs.dim() == 2 and labels.dim() == 1
+        scored = scored and not labels.is_floating_point()
         right += int((outputs.argmax(1) == labels).sum()) if scored else 0
     for module, mode in modes.items():
         module.training = mode

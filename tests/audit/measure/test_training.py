@@ -1,4 +1,4 @@
-"""Defended training of an audit: the rounds of `gradveil.federated.Server`, from one stream."""
+"""Defended training of an audit: a `FederatedRun` of its federation."""
 
 from copy import deepcopy
 from dataclasses import replace
@@ -27,16 +27,14 @@ def by_hand(audited, defense, federation, seed):
     """The mean of what clients send, into Adam or onto the weights."""
     model = deepcopy(audited.model)
     optimizer = torch.optim.Adam(model.parameters(), lr=federation.lr)
-    moved, noise = replace(audited, model=model), named_stream("audit-noise", seed)
-    clients, size = make_pool(audited, federation.clients).clients, audited.batch_size
-    orders = [named_stream("audit-batches", place) for place in range(len(clients))]
-    places = [[] for _ in clients]
-    for _ in range(federation.rounds):
+    moved, size = replace(audited, model=model), audited.batch_size
+    for number in range(federation.rounds):
         sent = []
-        for (x, y), order, left in zip(clients, orders, places, strict=True):
-            if len(left) < size:
-                left[:] = torch.randperm(len(x), generator=order).tolist()
-            chosen = [left.pop(0) for _ in range(size)]
+        for place, (x, y) in enumerate(make_pool(audited, federation.clients).clients):
+            epoch, position = divmod(number, len(x) // size)
+            order = torch.randperm(len(x), generator=named_stream(seed, "batches", place, epoch))
+            chosen = order[position * size :][:size]
+            noise = named_stream(seed, "defense", place, number)
             sent.append(defense(moved.message(y[chosen]), x[chosen], noise))
         mean = {name: torch.stack([s[name] for s in sent]).mean(0) for name in sent[0]}
         with torch.no_grad():

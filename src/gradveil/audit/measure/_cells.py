@@ -16,6 +16,7 @@ import torch
 from gradveil._random import numbered_stream
 from gradveil._runner import Cell, CellFunction, Failure, Runner, Settings, Stop
 from gradveil.catalog import build_defense
+from gradveil.federated import Evaluation, NoReplyError, evaluate
 from gradveil.scoring import Interval, bootstrap_interval
 
 from .._result import AttackResult, Leak, Point, ToldApart, privacy_of, restore
@@ -23,7 +24,7 @@ from ._attacks import beside_guess, run_attacks, told_apart
 from ._bounds import guarantee_of, measure_defense
 from ._laboratory import Laboratory
 from ._strengths import Axis
-from ._training import DivergedError, evaluate_on, make_pool, trained_model
+from ._training import make_pool, trained_model
 
 PLAIN = "no-defense"
 
@@ -31,24 +32,22 @@ PLAIN = "no-defense"
 def train(settings: Settings, laboratory: Laboratory) -> dict[str, Any]:
     """The loss and the accuracy after a defended training, for each seed.
 
-    The loss is infinite where training diverged: weights or messages that are not finite.
+    The loss is infinite where training diverged: no message of a round, or the loss, is finite.
     """
     subject, federation = laboratory.subject, laboratory.federation
     held_out = make_pool(subject, federation.clients).held_out
-    found: list[tuple[float, float | None]] = []
+    found: list[Evaluation] = []
     for seed in range(laboratory.settings.training_seeds):
         own = laboratory.defense(settings["defense"], training=True)
         try:
             model = trained_model(subject, own, federation, seed, federation.rounds)
-            found.append(evaluate_on(subject, model, held_out))
-        except DivergedError:
-            found.append((math.inf, 0.0))
-        if own.about.family == "none":
-            break
+            found.append(evaluate(model, subject.loss_fn, *held_out))
+        except NoReplyError:
+            found.append(Evaluation(math.inf, 0.0))
     return {
         "losses": [loss if math.isfinite(loss) else math.inf for loss, _ in found],
         "accuracies": [accuracy for _, accuracy in found],
-        "before": evaluate_on(subject, subject.model, held_out)[0],
+        "before": evaluate(subject.model, subject.loss_fn, *held_out).loss,
     }
 
 
@@ -237,11 +236,11 @@ class Search:
 
 
 def extra_loss(trained: Mapping[str, Any], free: Mapping[str, Any]) -> Interval | None:
-    """Of every seed of the noise, beside the one undefended training with the same batches."""
-    plain = free["losses"][0]
-    if math.isinf(plain):
+    """Of every training, beside the undefended one of the same seed."""
+    if math.inf in free["losses"]:
         return None
-    return _interval([(loss - plain) / max(abs(plain), 1e-12) for loss in trained["losses"]])
+    pairs = zip(trained["losses"], free["losses"], strict=True)
+    return _interval([(loss - plain) / max(abs(plain), 1e-12) for loss, plain in pairs])
 
 
 def _interval(values: Sequence[float | None]) -> Interval | None:
