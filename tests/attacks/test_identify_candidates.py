@@ -1,4 +1,4 @@
-"""The messages of all candidates against one message computed for each."""
+"""The likelihoods of all candidates against one message computed for each."""
 
 from functools import partial
 
@@ -7,9 +7,11 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from gradveil import GradientMessage
+from gradveil import GradientMessage, GradientNoise
 from gradveil.attacks import Identify, Observation
 from gradveil.messages import LocalSteps, LossFunction, trainable_parameters
+from gradveil.sensitivity import Moments
+from gradveil.shapes import Shape
 from tests.attacks.tiny import conv_net, smooth_images
 
 MODELS = {
@@ -26,15 +28,40 @@ LOSSES: dict[str, LossFunction] = {
 }
 
 
+SCALE = 0.1
+
+
 def candidates(
     model: nn.Module, loss: LossFunction, rest: int, local: LocalSteps | None = None
 ) -> tuple[Identify, Observation]:
     images, labels = smooth_images(6 + rest, 1, (4, 4)).double(), torch.arange(6 + rest) % 4
+    model = model.double()
+    sent = {n: torch.randn_like(p) * SCALE for n, p in trainable_parameters(model).items()}
+    shape, moments = Shape.isotropic(sent), Moments.of_values(sent, 16)
+    mechanism = GradientNoise(SCALE).mechanism(shape, moments)
     observation = Observation(
-        model.double(), loss, trainable_parameters(model), 1 + rest, (1, 4, 4), 4, local=local
+        model, loss, sent, 1 + rest, (1, 4, 4), 4, local=local, mechanism=mechanism
     )
     known = (images[6:], labels[6:]) if rest else None
     return Identify((images[:6], labels[:6]), known), observation
+
+
+def by_hand(made: Identify, observation: Observation) -> torch.Tensor:
+    """-‖y - g_k‖² / 2σ²."""
+    found = []
+    for index in range(6):
+        inputs, labels = made.batch(index)
+        assert torch.equal(inputs[0], made.candidates[0][index])
+        assert labels[0] == made.candidates[1][index]
+        local = observation.local
+        message = (
+            GradientMessage(observation.model, observation.loss_fn, labels)
+            if local is None
+            else local.message(observation.model, observation.loss_fn, labels)
+        )
+        away = [(observation.sent[n] - g).square().sum() for n, g in message(inputs).items()]
+        found.append(-sum(away) / (2 * SCALE**2))
+    return torch.stack(found)
 
 
 @pytest.mark.parametrize("model", MODELS)
@@ -44,27 +71,18 @@ def test_each_message_is_that_of_its_batch(model: str, loss: str, rest: int) -> 
     if "normalisation" in model and not rest:
         pytest.skip("a batch of one has no statistics")
     made, observation = candidates(MODELS[model](), LOSSES[loss], rest)
-    found = list(made.values(observation))
-    assert len(found) == 6
-    for index, values in enumerate(found):
-        inputs, labels = made.batch(index)
-        assert torch.equal(inputs[0], made.candidates[0][index])
-        assert labels[0] == made.candidates[1][index]
-        message = GradientMessage(observation.model, LOSSES[loss], labels)
-        for name, value in message(inputs).items():
-            torch.testing.assert_close(values[name], value)
+    found, expected = made(observation).log_likelihoods, by_hand(made, observation)
+    torch.testing.assert_close(found - found[0], expected - expected[0])
 
 
 def test_local_steps_are_taken_for_each() -> None:
     steps = LocalSteps(lr=0.1, steps=2, batch_size=2)
     made, observation = candidates(conv_net(1, (4, 4)), F.cross_entropy, 3, steps)
-    for index, values in enumerate(made.values(observation)):
-        inputs, labels = made.batch(index)
-        expected = steps.message(observation.model, F.cross_entropy, labels)(inputs)
-        for name, value in expected.items():
-            torch.testing.assert_close(values[name], value)
+    found, expected = made(observation).log_likelihoods, by_hand(made, observation)
+    torch.testing.assert_close(found - found[0], expected - expected[0])
 
 
-def test_nothing_is_drawn_from_the_global_generator(global_rng_watch: None) -> None:
+def test_nothing_is_drawn_from_the_global_generator(request: pytest.FixtureRequest) -> None:
     made, observation = candidates(conv_net(1, (4, 4)), F.cross_entropy, 2)
-    list(made.values(observation))
+    request.getfixturevalue("global_rng_watch")
+    made(observation)

@@ -155,7 +155,7 @@ def test_the_best_mix_against_a_search_over_weights():
 
 
 def test_negative_losses_have_a_sensible_extra_loss():
-    extra = extra_loss({"losses": [-9.0, -9.0]}, {"losses": [-10.0]})
+    extra = extra_loss({"losses": [-9.0, -9.0]}, {"losses": [-10.0, -10.0]})
     assert extra.mean == pytest.approx(0.1)
 
 

@@ -62,7 +62,7 @@ def soft_targets(observation: Observation) -> SoftTargets:
             values = message_of(observation, soft.of(variables))(inputs)
             if observation.task == "numbers":  # the message is then as large as what was sent
                 change = values - message_of(observation, soft.blank)(inputs)
-                size = float(sent_row(observation).norm()) / (float(change.norm()) or 1.0)
+                size = float(sent_row(observation).norm()) / (float(change.detach().norm()) or 1.0)
                 soft = replace(soft, scale=size)
             (slope,) = torch.autograd.grad(
                 values.square().sum(), variables, allow_unused=True, materialize_grads=True

@@ -144,6 +144,9 @@ def load_dataset(
             `std`, or none. Floats are not changed by it: it says what they were normalised with.
             Without it, floats beyond [0, 1] are taken to span their observed range (of each feature
             for a table, of the whole array otherwise).
+
+    >>> load_dataset("cifar10", limit=8).inputs.shape
+    torch.Size([8, 3, 32, 32])
     """
     check_kind(source, "source", (str, os.PathLike), "Give a name or a path.")
     if split is not None:

@@ -69,6 +69,10 @@ class Scores:
     Which image of a batch comes back in which place is arbitrary where labels repeat or are not
     known, so the scores are those of the `assignment` with the least mean squared error; the
     `unmatched` ones compare place by place, as much of the literature does.
+
+    >>> far = score(torch.tensor([[0.5], [0.0]]), torch.tensor([[0.0], [1.0]]))
+    >>> isinstance(far, Scores), far.mse.tolist(), far.unmatched_mse.tolist()
+    (True, [0.0, 0.25], [0.25, 1.0])
     """
 
     mse: Tensor
@@ -205,6 +209,9 @@ class PieceScores:
 
     Examples of a batch come back in any order: these are the scores of the `assignment` with the
     most pieces found.
+
+    >>> PieceScores({"tokens": torch.tensor([[True, False]])}, torch.tensor([0])).summary()
+    {'accuracy': 0.5, 'tokens': 0.5}
     """
 
     found: Mapping[str, Tensor]

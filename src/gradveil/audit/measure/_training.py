@@ -7,7 +7,6 @@ from torch import nn
 
 from gradveil.defenses import Defense
 from gradveil.federated import Client, FederatedRun, Federation, Server
-from gradveil.shapes import Public
 
 from .._subject import POPULATION, Audited, Batch
 
@@ -59,9 +58,6 @@ def trained_model(
         )
         for place, share in enumerate(make_pool(subject, federation.clients).clients)
     ]  # fmt: skip
-    if isinstance(defense.source, Public):  # the server's; all else that a defense keeps is its own
-        for client in clients:
-            client.defense.origin = defense.source
     server = Server(model, federation.optimizer_of(model), federation.sends)
     run = FederatedRun(server, clients, subject.loss_fn, fraction=federation.fraction)
     for _ in range(rounds):
