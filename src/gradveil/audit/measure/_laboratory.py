@@ -131,8 +131,7 @@ class Laboratory:
 
         Import paths are those of the user's own objects.
         """
-        calls = 20 * self.federation.clients if training else STILL
-        return self.planned(build_defense(text, allow_imports=True), calls)
+        return self.planned(build_defense(text, allow_imports=True), 20 if training else STILL)
 
     def planned(self, defense: Defense, refresh_every: int = STILL) -> Defense:
         """The defense with its public plan made: measured once for all with equal needs."""
