@@ -203,11 +203,11 @@ PUBLIC = {
         LossFunction Message ModelError
     """,
     "models": """
-        build_loss build_model model_names next_token_loss with_bottleneck
+        build_loss build_model next_token_loss with_bottleneck
     """,
     "privacy": """
         BudgetError PrivacyAccount SecureGenerator epsilon_after
-        fisher_bound poisson_sample recognition_bound renyi_bound solve_noise_multiplier
+        poisson_sample recognition_bound renyi_bound solve_noise_multiplier
     """,
     "scoring": """
         Interval PieceScores Scores bootstrap_interval score score_table score_tokens

@@ -7,7 +7,15 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from gradveil.attacks import Adaptive, InvertingGradients
-from gradveil.audit import AuditResult, Federation, Releases, Settings, Subject, audited, run
+from gradveil.audit import (
+    AuditResult,
+    Federation,
+    Releases,
+    Settings,
+    Subject,
+    checked_subject,
+    run,
+)
 from gradveil.audit._subject import Audited
 from gradveil.messages import LocalSteps
 from gradveil.models import build_model
@@ -96,4 +104,6 @@ def make_subject(
 ) -> Audited:  # fmt: skip
     """A subject, checked."""
     federation = Federation(batch_size=len(batch[0]) // batches, local=local)
-    return audited(Subject(model, loss_fn, batch, **options), federation, labels_known=labels_known)
+    return checked_subject(
+        Subject(model, loss_fn, batch, **options), federation, labels_known=labels_known
+    )

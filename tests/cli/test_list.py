@@ -5,8 +5,8 @@ import json
 from typer.testing import CliRunner
 
 from gradveil.catalog import ATTACKS, DEFENSES, ESTIMATORS
+from gradveil.catalog._entries import MODELS
 from gradveil.cli import app
-from gradveil.models import model_names
 
 
 def test_everything_is_listed_with_one_line():
@@ -17,7 +17,7 @@ def test_everything_is_listed_with_one_line():
     assert names["defenses"] == set(DEFENSES)
     assert names["attacks"] == set(ATTACKS)
     assert names["estimators"] == set(ESTIMATORS)
-    assert names["models"] == set(model_names())
+    assert names["models"] == set(MODELS)
     assert {"mnist", "cifar10"} <= names["data sets"]
     assert all(row["summary"] for rows in groups.values() for row in rows)
     optimal = next(row for row in groups["defenses"] if row["name"] == "optimal-noise")

@@ -4,7 +4,8 @@ import pytest
 import torch
 from torch import nn
 
-from gradveil.models import MLP, ConvNet, SimpleConvNet, build_model, model_names
+from gradveil.catalog._entries import MODELS
+from gradveil.models import MLP, ConvNet, SimpleConvNet, build_model
 
 OWN_MODULE = """
 import torch
@@ -53,7 +54,7 @@ def test_known_names(name: str, kind: type[nn.Module], options: dict[str, object
 
 def test_names_are_complete() -> None:
     names = ("conv-net", "mlp", "patch-transformer", "res-net", "simple-conv-net")
-    assert model_names() == names
+    assert tuple(MODELS) == names
 
 
 def test_seed_decides_the_weights() -> None:
@@ -98,7 +99,7 @@ def test_own_nested_factory(own_module: str) -> None:
     ],
 )
 def test_unknown_name_lists_what_exists_and_the_nearest(name: str, nearest: str) -> None:
-    message = f"{', '.join(model_names())}.*Found `{name}`.*Did you mean `{nearest}`"
+    message = f"{', '.join(MODELS)}.*Found `{name}`.*Did you mean `{nearest}`"
     with pytest.raises(ValueError, match=message):
         build_model(name)
 

@@ -1,6 +1,5 @@
 """What an attacker believes of inputs before it sees a message, as an energy to be minimised."""
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -9,10 +8,9 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from gradveil._checks import check_kind, check_not_negative
+from gradveil._tensors import Multiply
 from gradveil.denoising import Denoiser
 from gradveil.theory import GaussianPrior
-
-Multiply = Callable[[Tensor], Tensor]
 
 
 def total_variation(inputs: Tensor, corner: float = 0.0) -> Tensor:

@@ -20,7 +20,7 @@ from gradveil.federated import Federation
 from ._result import AuditResult, Releases
 from ._run import run
 from ._settings import Goal, Settings, default_attacks
-from ._subject import Subject, audited
+from ._subject import Subject, checked_subject
 from .measure import BoundPoint, BoundStudy, Progress, draw_sweep, parse_defense
 from .report import write_results
 

@@ -35,10 +35,10 @@ from ._result import (
     privacy_of,
     restore,
 )
-from ._settings import SWEPT, Settings
-from ._subject import Subject, audited
+from ._settings import USUAL_DEFENSES, Settings
+from ._subject import Subject, checked_subject
 from .measure import (
-    PLAIN,
+    NO_DEFENSE,
     Axis,
     Laboratory,
     Progress,
@@ -89,14 +89,14 @@ def run(
     if time_budget is not None:
         check_not_negative(time_budget, "time_budget")
     check_optional_callable(progress, "progress", "Give a function of (what, share).")
-    case = audited(subject, federation, labels_known=settings.threat.labels != "unknown")
+    case = checked_subject(subject, federation, labels_known=settings.threat.labels != "unknown")
     settings.threat.check_task(case.data.task)
     if federation.aggregation == "secure":
         expected = "be 'plain' for an audit, which attacks the messages of single clients"
         raise WrongValue("aggregation", expected, "'secure', where the server sees their sum alone")
     laboratory = Laboratory(case, federation, settings)
-    asked = SWEPT if settings.defenses is None else settings.defenses
-    axes = [axis for axis in axes_of(asked, case) if axis.spec.name != PLAIN]
+    asked = USUAL_DEFENSES if settings.defenses is None else settings.defenses
+    axes = [axis for axis in axes_of(asked, case) if axis.spec.name != NO_DEFENSE]
     if not case.data.tokens:  # second derivatives, which all else takes; before any work
         inputs, targets = case.batch(0)
         measure(case.message(targets), inputs, "auto", generator=numbered_stream(settings.seed))
@@ -124,8 +124,8 @@ class _Audit:
         strengths = sum(self.settings.strengths if axis.swept else 1 for axis in self.axes)
         asked = (1 if self.settings.goals else 3) if self.answers else 0
         points = 1 + strengths + asked * (2 + min(SHORTLIST, len(self.axes)))
-        search.expected = points * len(search.cells(PLAIN)) + 1 + (asked or len(self.axes))
-        undefended = Axis(PLAIN, Spec(PLAIN))
+        search.expected = points * len(search.cells(NO_DEFENSE)) + 1 + (asked or len(self.axes))
+        undefended = Axis(NO_DEFENSE, Spec(NO_DEFENSE))
         search.measure("no defense", [(undefended, 0.0)], moments if self.answers else (0,))
         first = [(a, s) for a in self.axes for s in a.start[: self.settings.strengths]]
         search.measure("first strengths", first)
@@ -200,7 +200,7 @@ class _Audit:
 
     def _frontier(self, wishes: Sequence[Wish]) -> Frontier:
         laboratory, plain = self.laboratory, self.search.point()
-        guess, trained = laboratory.guess, self.search.found("train", PLAIN)
+        guess, trained = laboratory.guess, self.search.found("train", NO_DEFENSE)
         errors = guess.errors.double().clamp(min=1e-12)
         plans = [laboratory.plan_of(axis.at(axis.start[0])) for axis in self.axes]
         return Frontier(

@@ -32,7 +32,7 @@ from gradveil.scoring import Interval
 
 from ._result import Leak, Point, Releases
 
-SWEPT = (
+USUAL_DEFENSES = (
     "gradient-noise",
     "optimal-noise",
     "optimal-noise(granularity='layer')",

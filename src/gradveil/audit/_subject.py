@@ -129,7 +129,9 @@ class Audited:
         return self.local.message(self.model, self.loss_fn, targets)
 
 
-def audited(subject: Subject, federation: Federation, *, labels_known: bool = True) -> Audited:
+def checked_subject(
+    subject: Subject, federation: Federation, *, labels_known: bool = True
+) -> Audited:
     """Check what the user handed in; the examples are cut into batches of the federation's size.
 
     Where attackers are told class labels, the prior is that within classes. A layout is that of

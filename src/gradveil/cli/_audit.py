@@ -15,7 +15,7 @@ from gradveil._imports import require
 from gradveil._runner import processors
 from gradveil.attacks import ThreatModel
 from gradveil.audit import AuditResult, Federation, Goal, Releases, Settings
-from gradveil.audit.report import audited, check_folder, first_sentences, headline
+from gradveil.audit.report import check_folder, first_sentences, headline, what_was_audited
 from gradveil.messages import LocalSteps
 
 from ._options import (
@@ -188,4 +188,4 @@ def show_audit(result: AuditResult, console: Console) -> None:
             console.print(f"    {escape(answer.python)}", highlight=False, soft_wrap=True)
     for defense in () if answers else result.defenses:
         say(defense.name, defense.verdict)
-    say("Audited", f"{audited(result)}. {' '.join(result.notes)}")
+    say("Audited", f"{what_was_audited(result)}. {' '.join(result.notes)}")

@@ -15,7 +15,7 @@ from gradveil._checks import WrongValue, check_count
 from gradveil._files import write_atomically
 from gradveil._imports import require
 from gradveil.attacks import IdentificationReport
-from gradveil.audit import BoundPoint, BoundStudy, Federation, audited, draw_sweep
+from gradveil.audit import BoundPoint, BoundStudy, Federation, checked_subject, draw_sweep
 from gradveil.audit.report import check_folder, number, plural, share
 from gradveil.catalog import spec_of
 from gradveil.privacy import PrivacyAccount, recognition_bound, renyi_bound
@@ -191,7 +191,7 @@ def _study(context: typer.Context, kind: str) -> tuple[BoundStudy, str]:
         (spec,) = typed("defense", [defense])
     subject, named = load_subject(context, batch_size)
     with options(context, **named):
-        case = audited(subject, Federation())
+        case = checked_subject(subject, Federation())
         case = replace(case, prior=None) if kind == "fisher" else case
         study = BoundStudy(case, spec, context.params["seed"])
     if context.params["sweep"] and not study.sweep():

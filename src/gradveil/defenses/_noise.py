@@ -21,7 +21,7 @@ from gradveil._checks import (
 )
 from gradveil._tensors import Tensors, flatten, total
 from gradveil.mechanisms import Mechanism, constant_like
-from gradveil.sensitivity import Estimator, Moments, named
+from gradveil.sensitivity import Estimator, Moments, estimator_of
 from gradveil.shapes import Shape, Source
 from gradveil.theory import GaussianPrior, trace_error
 
@@ -296,7 +296,7 @@ def check_amount(defense: Any, name: str, most: float = LARGEST) -> None:
             check_at_most(amount, name, most)
     if defense.prior is not None:
         check_kind(defense.prior, "prior", GaussianPrior, "Use `GaussianPrior.fit(samples)`.")
-    named(defense.estimator)
+    estimator_of(defense.estimator)
     check_source(defense)
 
 

@@ -28,8 +28,7 @@ from ._registry import (
     build_model,
     count_outputs,
     default_model,
-    model_names,
 )
 
 # What `__all__` does not list is for our own packages.
-__all__ = ["build_loss", "build_model", "model_names", "next_token_loss", "with_bottleneck"]
+__all__ = ["build_loss", "build_model", "next_token_loss", "with_bottleneck"]

@@ -80,15 +80,6 @@ def _like(outputs: Tensor, targets: Tensor) -> Tensor:
     return outputs.reshape(targets.shape) if same else outputs
 
 
-def model_names() -> tuple[str, ...]:
-    """The names that `build_model` knows.
-
-    >>> model_names()
-    ('conv-net', 'mlp', 'patch-transformer', 'res-net', 'simple-conv-net')
-    """
-    return tuple(MODELS)
-
-
 def build_model(
     name_or_spec: str, seed: int = 0, *, allow_imports: AllowImports = False, **options: Any
 ) -> nn.Module:
@@ -98,7 +89,7 @@ def build_model(
     weights from it, as torch's layers do.
 
     Args:
-        name_or_spec: One of `model_names`, with options if need be (`conv-net(width=16)`),
+        name_or_spec: One of `gradveil list models`, with options if need be (`conv-net(width=16)`),
             or `"package.module:factory"`: a subclass of `nn.Module`, or a Python function that
             returns one.
         seed: Seed of the initial weights.

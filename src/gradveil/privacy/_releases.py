@@ -493,21 +493,3 @@ def renyi_bound(diameter: float, noise_multiplier: float, sample_rate: float, st
     check_positive(diameter, "diameter")
     divergence = renyi_two(noise_multiplier, sample_rate, steps)
     return 0.0 if divergence > 700 else diameter**2 / 4 / math.expm1(divergence)
-
-
-def fisher_bound(entries: int, trace: float) -> float:
-    """The mean squared error per entry is at least d / tr J_F, J_F the release's information on x.
-
-    For attackers whose estimate is unbiased, at this input: the Cramér-Rao bound with the mean of
-    the inverse eigenvalues bounded by the inverse of their mean. References: Hannun, Guo and van
-    der Maaten, "Measuring Data Leakage in Machine-Learning Models with Fisher Information", 2021;
-    Guo and others, 2022, Theorem 2. `trace` is that of `gradveil.theory.fisher_trace`.
-
-    >>> fisher_bound(4, 8.0)
-    0.5
-    """
-    check_count(entries, "entries")
-    if trace == 0:
-        return math.inf
-    check_positive(trace, "trace", finite=False)
-    return entries / trace

@@ -11,9 +11,9 @@ from ._estimators import (
 )
 from ._measure import (
     HiddenPathWarning,
+    estimator_of,
     measure,
     measure_with_values,
-    named,
     rounding_of,
     spread_of,
     values_at_others,

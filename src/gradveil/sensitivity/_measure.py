@@ -105,7 +105,7 @@ def measure_with_values(
     """The message's values beside its Moments, for a client that sends what it measured."""
     check_message(message)
     check_inputs(inputs, tokens=takes_tokens(message))
-    chosen, generator = named(estimator), generator_or_fresh(generator)
+    chosen, generator = estimator_of(estimator), generator_or_fresh(generator)
     with explained(message, inputs):
         seen, at = embedded(message, inputs)
         if examples and seen is message and estimator == "auto":
@@ -127,7 +127,7 @@ def measure_with_values(
     return values, moments
 
 
-def named(estimator: Estimator | str) -> Estimator:
+def estimator_of(estimator: Estimator | str) -> Estimator:
     """The estimator of that name; an error where it is none."""
     if isinstance(estimator, str):
         check_choice(estimator, "estimator", tuple(sorted(NAMED)))

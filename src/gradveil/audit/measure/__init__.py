@@ -2,7 +2,7 @@
 
 from ._attacks import pictures
 from ._bounds import BoundPoint, BoundStudy, draw_sweep
-from ._cells import PLAIN, Progress, Search
+from ._cells import NO_DEFENSE, Progress, Search
 from ._laboratory import Laboratory, blind_guess
 from ._strengths import Axis, axes_of, parse_defense, unique_names
 from ._training import make_pool

@@ -26,7 +26,7 @@ from ._laboratory import Laboratory
 from ._strengths import Axis
 from ._training import make_pool, trained_model
 
-PLAIN = "no-defense"
+NO_DEFENSE = "no-defense"
 
 
 def train(settings: Settings, laboratory: Laboratory) -> dict[str, Any]:
@@ -186,11 +186,11 @@ class Search:
         made = {s: self.point(axis.at(s), axis.amount(s) if axis.swept else None) for s in done}
         return {strength: point for strength, point in made.items() if point.leaks}
 
-    def point(self, defense: str = PLAIN, amount: float | None = None) -> Point:
+    def point(self, defense: str = NO_DEFENSE, amount: float | None = None) -> Point:
         """What is known of one setting; without arguments, of the undefended message."""
         if defense in self._points:
             return self._points[defense]
-        trained, free = self.found("train", defense), self.found("train", PLAIN)
+        trained, free = self.found("train", defense), self.found("train", NO_DEFENSE)
         bound = self.found("bound", defense) or {"bound": None, "reason": "not computed"}
         built = build_defense(defense, allow_imports=True)
         privacy = privacy_of(built, self.laboratory.settings.releases)
@@ -200,8 +200,8 @@ class Search:
             defense=defense,
             amount=amount,
             leaks=tuple(self._leak(defense, moment) for moment in moments),
-            loss=None if trained is None else _interval(trained["losses"]),
-            accuracy=None if trained is None else _interval(trained["accuracies"]),
+            loss=None if trained is None else _over_seeds(trained["losses"]),
+            accuracy=None if trained is None else _over_seeds(trained["accuracies"]),
             extra_loss=None if trained is None or free is None else extra_loss(trained, free),
             bound=bound["bound"],
             bound_holds=not bound["reason"],
@@ -240,10 +240,10 @@ def extra_loss(trained: Mapping[str, Any], free: Mapping[str, Any]) -> Interval 
     if math.inf in free["losses"]:
         return None
     pairs = zip(trained["losses"], free["losses"], strict=True)
-    return _interval([(loss - plain) / max(abs(plain), 1e-12) for loss, plain in pairs])
+    return _over_seeds([(loss - plain) / max(abs(plain), 1e-12) for loss, plain in pairs])
 
 
-def _interval(values: Sequence[float | None]) -> Interval | None:
+def _over_seeds(values: Sequence[float | None]) -> Interval | None:
     """Over seeds; infinite where one training diverged. `None` where there are no numbers."""
     if None in values:
         return None

@@ -193,7 +193,7 @@ def fingerprint(subject: Audited) -> str:
     return hashlib.sha256(json.dumps(state_of(content)).encode()).hexdigest()
 
 
-PLAIN = (bool, int, float, complex, str, bytes, type(None))
+VALUES = (bool, int, float, complex, str, bytes, type(None))
 PARTS: dict[type, tuple[str, ...]] = {
     functools.partial: ("func", "args", "keywords"),
     types.MethodType: ("__func__", "__self__"),
@@ -216,7 +216,7 @@ def state_of(thing: Any, seen: tuple[int, ...] = ()) -> Any:
     """
     if isinstance(thing, Tensor):
         return digest(thing)
-    if isinstance(thing, PLAIN):
+    if isinstance(thing, VALUES):
         return repr(thing)
     if id(thing) in seen:
         return "itself"

@@ -20,7 +20,7 @@ from .._subject import Audited
 RATIO, CLAMPED = 0.9, 0.01
 """The share that pruning cuts with noise beside it, and the share of entries that is clamped."""
 
-SWEPT = ("noise_multiplier", "noise", "scale", "step", "ratio")
+AMOUNTS = ("noise_multiplier", "noise", "scale", "step", "ratio")
 """The amounts that can be varied, the first that is open; the others get usual values."""
 
 START = (-1.0, 0.0, 1.0)
@@ -151,7 +151,7 @@ def _axis(asked: str | Defense, subject: Audited, usual: Usual) -> Axis:
     elif private:
         values["batch_size"] = options.get("batch_size", subject.batch_size)
     spec = spec.completed().with_(**values)
-    swept = next((amount for amount in SWEPT if amount in missing), "")
+    swept = next((amount for amount in AMOUNTS if amount in missing), "")
     start: tuple[float, ...] = PRUNED if swept else (0.0,)
     if swept not in ("", "ratio"):
         middle = usual.scale  # noise is about as large as the message

@@ -3,7 +3,6 @@
 from ._tables import points_table, summary_table
 from ._words import (
     answer_of,
-    audited,
     first_sentences,
     headline,
     notes,
@@ -11,6 +10,7 @@ from ._words import (
     plural,
     share,
     verdict,
+    what_was_audited,
 )
 from ._write import check_folder, csv_text, render_report, write_results
 

@@ -227,7 +227,7 @@ def first_sentences(result: AuditResult) -> list[tuple[str, str]]:
     ]
 
 
-def audited(result: AuditResult) -> str:
+def what_was_audited(result: AuditResult) -> str:
     """What was audited, and with which version."""
     setup = result.setup
     known = setup.weights in ("untrained", "as given")

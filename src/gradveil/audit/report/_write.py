@@ -24,7 +24,7 @@ from ._tables import (
     rounds_table,
     summary_table,
 )
-from ._words import audited, below_reference, first_sentences, headline, number
+from ._words import below_reference, first_sentences, headline, number, what_was_audited
 
 FILE = "report.html"
 
@@ -75,9 +75,9 @@ def gallery(result: AuditResult) -> dict[str, list[Strip]]:
 
 
 PARTS = (
-    headline, audited, first_sentences, below_reference, points_table, rounds_table, summary_table,
-    attack_table, layer_table, attack_names, attackers, metrics, hues, frontier_figures, has_beyond,
-    first_strips, gallery,
+    headline, what_was_audited, first_sentences, below_reference, points_table, rounds_table,
+    summary_table, attack_table, layer_table, attack_names, attackers, metrics, hues,
+    frontier_figures, has_beyond, first_strips, gallery,
 )  # fmt: skip
 """What the templates are given of a result, each by its function's name."""
 
