@@ -23,6 +23,7 @@ from gradveil import (
     OptimalNoise,
     OptimalPruning,
     OptimalRounding,
+    PrivateNoise,
     Rounding,
     measure,
 )
@@ -363,6 +364,22 @@ def test_weights_that_move_in_the_block_are_noticed() -> None:
     with pytest.raises(RuntimeError, match="they changed in the block"):
         block()
     assert all(p.grad is None for p in model.parameters())
+
+
+@pytest.mark.parametrize("change", ["mode", "buffer"])
+def test_a_private_step_has_one_state_of_the_model(change: str) -> None:
+    """Its code runs for the first micro-batch only."""
+    model = nn.Sequential(net(), nn.Dropout(), nn.BatchNorm1d(3).double()).eval()
+    defense = PrivateNoise(1.0, 1.0, batch_size=8)
+    inputs, targets = batch(4)
+    with pytest.raises(RuntimeError, match="buffers and modes, too"):  # noqa: PT012, SIM117
+        with defense.accumulate(model, cross_entropy) as step:
+            step.add(inputs, targets)
+            if change == "mode":
+                model[1].train()
+            else:
+                model[2].running_mean.add_(1.0)
+            step.add(inputs, targets)
 
 
 def test_a_step_is_one_block_with_something_in_it() -> None:

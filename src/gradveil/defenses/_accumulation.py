@@ -136,13 +136,20 @@ class Accumulation:
             )
         if self._weights() != self._versions:
             raise RuntimeError(
-                "The weights should stay as they are while micro-batches are added. Found that they"
-                " changed in the block. Step the optimizer after it; nothing was added to `.grad`."
+                "The weights should stay as they are while micro-batches are added, and with a"
+                " private defense buffers and modes, too. Found that they changed in the block."
+                " Step the optimizer after it; nothing was added to `.grad`."
             )
 
     def _weights(self) -> list[tuple[int, int]]:
-        """Which tensors the parameters are, and how often each was changed in place."""
-        return [(id(parameter), parameter._version) for parameter in self._model.parameters()]
+        """Which tensors the parameters are, and how often each was changed in place.
+
+        For a private defense, whose model runs once a step, this is all of the model's state.
+        """
+        model, private = self._model, self._defense.adds_up
+        tensors = [*model.parameters(), *(model.buffers() if private else ())]
+        modes = [(0, int(m.training)) for m in model.modules()] if private else []
+        return [(id(tensor), tensor._version) for tensor in tensors] + modes
 
 
 def _added(

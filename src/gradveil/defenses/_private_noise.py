@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, replace
 from functools import cached_property
+from math import prod
 from typing import Any, ClassVar
 
 import torch
@@ -216,11 +217,14 @@ class PrivateNoise(FixedDefense, amount="noise_multiplier", clamp=None, whole="c
 def _check_range(shape: Shape) -> None:
     """Require factors whose squares and quotients float32 can hold."""
     for name, factors in shape.factors.items():
-        for factor in (f for f in (f[f > 0] for f in factors) if f.numel()):
-            low, high = float(factor.min()), float(factor.max())
-            if low < 1e-8 or high > 1e8:  # squares of gradients may vanish in float32
+        known = [f[f > 0] for f in factors if bool((f > 0).any())]
+        ends = [(float(f.min()), float(f.max())) for f in known]
+        whole = prod(low for low, _ in ends), prod(high for _, high in ends)
+        for (low, high), most in [*((one, 1e8) for one in ends), (whole, 1e16)]:
+            if low < 1 / most or high > most:  # squares of gradients may vanish in float32
                 raise ValueError(
-                    "The factors of a shape for private noise should be in [1e-08, 1e+08]: beyond,"
+                    "The factors of a shape for private noise should be in [1e-08, 1e+08], and"
+                    " their product in [1e-16, 1e+16]: beyond,"
                     " norms are lost in floating point, and examples are not clipped. Found"
                     f" {low:g} to {high:g} for `{name}`. Rescale the shape; only the proportions of"
                     " its levels count."

@@ -33,6 +33,14 @@ def test_factors_whose_squares_vanish_are_refused():
         PrivateNoise(1.0, 1.0, metric=Shape({"weight": factors}))
 
 
+def test_many_factors_whose_product_vanishes_are_refused():
+    """Each is in range; three gave norms of 8.6 C."""
+    factor = torch.tensor([9.9e7, 1.1e-8])
+    PrivateNoise(1.0, 1.0, metric=Shape({"weight": (factor, factor)}))
+    with pytest.raises(ValueError, match=r"and their product in \[1e-16, 1e\+16\]"):
+        PrivateNoise(1.0, 1.0, metric=Shape({"weight": (factor,) * 3}))
+
+
 def test_a_clip_whose_square_vanishes_is_refused():
     with pytest.raises(ValueError, match="`clip` should be at least"):
         PrivateNoise(1.0, 1e-24)

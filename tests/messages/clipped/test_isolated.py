@@ -8,16 +8,18 @@ import os
 import signal
 import sys
 import threading
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
-from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 
 from gradveil import GradientMessage, ModelError, PrivateNoise
 from gradveil.messages import ClippedMessage, _clipped
+from gradveil.messages._clipped import _process
 from gradveil.messages._clipped._isolated import isolated
 from gradveil.messages._functional import apart
 
@@ -176,25 +178,17 @@ def test_a_profiler_that_the_model_starts_counts_no_examples():
     assert counts[1] == counts[2]
 
 
-def test_a_mode_that_is_on_for_some_micro_batches_meets_single_examples():
+def test_a_mode_that_is_on_for_some_micro_batches_is_refused():
     model, kept = hostile.Net(), {}
-    met = []
-
-    class Meets(TorchDispatchMode):
-        def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-            if func is torch.ops.aten.tanh.default:
-                met.append(len(args[0]))
-            return func(*args, **(kwargs or {}))
-
     inputs, targets = data()
-    for part, mode in ((slice(0, 1), contextlib.nullcontext()), (slice(1, EXAMPLES), Meets())):
+    modes = contextlib.nullcontext(), pytest.raises(ModelError, match="the mode `Rounds`")
+    for part, on in zip((slice(0, 1), slice(1, EXAMPLES)), modes, strict=True):
         message = ClippedMessage(
             GradientMessage(model, cross_entropy, targets[part]), CLIP, batch_size=1
         )
         message.kept = kept
-        with mode:
+        with on, contextlib.nullcontext() if part.start == 0 else hostile.Rounds():
             message.values(inputs[part])
-    assert set(met) <= {1}
 
 
 @pytest.mark.parametrize("wide", [1e3, 1e9, 1.7e10])
@@ -338,11 +332,114 @@ def test_the_backbone_has_its_gradient():
     assert_is_alone(hostile.AsksWhetherItTrains())
 
 
-def test_modes_that_are_on_see_no_two_examples():
-    torch.manual_seed(0)
+@pytest.mark.parametrize("model", [hostile.Net, hostile.ThroughNumpy])
+def test_modes_would_see_all_examples_and_are_refused(model):
+    with hostile.Rounds(), pytest.raises(ModelError, match="without a mode of torch around it"):
+        clipped(model(), *data())
+
+
+def test_a_mode_that_the_model_does_not_leave_is_refused():
+    class Enters(hostile.Net):
+        def forward(self, x: Tensor) -> Tensor:
+            mode.__enter__()
+            return super().forward(x)
+
+    mode = hostile.Rounds()
+    try:
+        with pytest.raises(ModelError, match="without a mode of torch around it"):
+            clipped(Enters(), *data())
+    finally:
+        while _get_current_dispatch_mode_stack():
+            _get_current_dispatch_mode_stack()[-1].__exit__(None, None, None)
+
+
+def test_names_are_asked_for_as_often_whatever_the_examples():
+    counts = []
+
+    class Counts(hostile.ThroughNumpy):
+        def named_parameters(self, *args: Any, **kwargs: Any) -> Any:
+            counts.append(1)
+            return super().named_parameters(*args, **kwargs)
+
+    model, (inputs, targets) = Counts(), data()
+    clipped(model, inputs, targets)
+    found = []
+    for count in (1, 2, len(inputs)):
+        counts.clear()
+        clipped(model, inputs[:count], targets[:count])
+        found.append(len(counts))
+    assert len({*found}) == 1
+
+
+def test_the_class_of_inputs_meets_no_example():
+    class Seeing(Tensor):
+        seen: ClassVar[list[Any]] = []
+
+        @classmethod
+        def __torch_function__(cls, func, types, args=(), kwargs=None):
+            cls.seen.append(func)
+            return super().__torch_function__(func, types, args, kwargs or {})
+
+    inputs, targets = data()
     model = hostile.Net()
-    with hostile.Rounds():
-        assert largest_move(model) <= 1 + 1e-6
+    expected = clipped(model, inputs, targets)
+    own = targets.as_subclass(Seeing)
+    message = GradientMessage(model, cross_entropy, own, separable=True)
+    own = inputs.as_subclass(Seeing)
+    Seeing.seen.clear()
+    found = ClippedMessage(message, CLIP, batch_size=1, grid=1.0, seed=11).values(own)
+    assert Seeing.seen == []
+    assert torch.equal(torch.cat([v.flatten() for v in found.values()]), expected)
+
+
+def test_an_error_of_the_models_own_class_is_text_to_the_parent():
+    with pytest.raises(ModelError, match="told of a private number"):
+        clipped(Tells(), *data())
+    assert Told.last is None
+
+
+class Told(RuntimeError):
+    last = None
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message)
+        type(self).last = message
+
+
+class Tells(hostile.Net):
+    def forward(self, x: Tensor) -> Tensor:
+        if bool((x == data()[0]).all(1).any()):  # never on what is made up
+            raise Told(f"told of a private number, {float(x.sum())}")
+        return super().forward(x)
+
+
+def test_threads_that_draw_do_not_stop_a_process():
+    done = threading.Event()
+
+    def draws() -> None:
+        while not done.is_set():
+            torch.rand(200, 200)
+
+    thread = threading.Thread(target=draws)
+    thread.start()
+    try:
+        assert clipped(hostile.ThroughNumpy(), *data()).isfinite().all()
+    finally:
+        done.set()
+        thread.join()
+
+
+def test_an_interrupt_at_a_fork_is_kept():
+    reached = []
+    with pytest.raises(KeyboardInterrupt):
+        _interrupted(reached)
+    assert reached
+
+
+def _interrupted(reached: list[bool]) -> None:
+    with _process._no_interrupt():
+        signal.raise_signal(signal.SIGINT)
+        reached.append(True)
 
 
 def test_buffers_of_other_layouts():

@@ -49,7 +49,7 @@ MODELS = {  # with the numbers of the weights, or of the patches of the inputs
 @pytest.mark.parametrize("kind", ["rows and columns", "entries"])
 @pytest.mark.parametrize("name", MODELS)
 def test_the_largest_tensor_is_that_of_weights_or_activations(name: str, kind: str, monkeypatch):
-    monkeypatch.setattr(_clipped._isolated, "_foreign_mode", lambda: None)  # that of `Largest`
+    monkeypatch.setattr(_clipped._isolated, "_check_no_modes", lambda: None)  # that of `Largest`
     build, shape, most = MODELS[name]
     model = build()
     inputs = torch.randn(shape, generator=torch.Generator().manual_seed(0))

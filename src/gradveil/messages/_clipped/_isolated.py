@@ -134,6 +134,7 @@ def isolated(
         taps: Whether gradients of layers may come as products.
         kept: What is known of the model's code within one step, filled in here.
     """
+    _check_no_modes()
     known, kept = known_of(message, inputs), {} if kept is None else kept
     inputs, key = inputs.detach(), shapes_of(message, inputs)
     with _Randomness(seed, inputs.device) as randomness, unwritten(message.loss.model):
@@ -141,8 +142,8 @@ def isolated(
             kept[key] = _program(
                 message, known if taps else replace(known, layout=Layout()), inputs
             )
-        foreign = _foreign_mode()  # may be on for some micro-batches of a step only
-        program, reason = kept[key] if foreign is None else (None, foreign)
+            _check_no_modes()  # that the model's code entered, and did not leave
+        program, reason = kept[key]
         randomness.renew()
         with _unwatched():
             if program is not None:
@@ -150,10 +151,11 @@ def isolated(
                 return
             assert reason is not None
             _check_can_fork(inputs, reason)
+            parameters = message.parameters  # asking for them runs code of the model's
             for place in range(len(inputs)):
-                yield _one_by_one(message, inputs, place, randomness)
+                yield _one_by_one(message, parameters, inputs, place, randomness)
     if not known.told:
-        known.told = not isinstance(reason, _ForeignModeError)
+        known.told = True
         _log.warning(
             "Examples are clipped one by one, each in a process of its own, which is slow: %s.",
             first_line(reason),
@@ -166,11 +168,17 @@ def shapes_of(message: GradientMessage, inputs: Tensor) -> tuple[Any, ...]:
     return tuple((row.shape[1:], row.dtype) for row in rows)
 
 
-def _foreign_mode() -> Exception | None:
-    """Why examples cannot be run at once: a mode that is on here would see all of them."""
+def _check_no_modes() -> None:
+    """Require that no mode of torch is on: it would see all examples, one after the other."""
     modes: list[object] = [*_get_current_function_mode_stack(), *_get_current_dispatch_mode_stack()]
     strange = [type(mode).__name__ for mode in modes if not isinstance(mode, DeviceContext)]
-    return _ForeignModeError(f"the mode `{strange[0]}` of torch is on") if strange else None
+    if strange:
+        raise ModelError(
+            "model",
+            "run without a mode of torch around it, which would see what all examples do",
+            f"the mode `{strange[0]}`",
+            "Compute private messages outside of it, and let the model leave those it enters.",
+        )
 
 
 @contextmanager
@@ -184,10 +192,6 @@ def _unwatched() -> Iterator[None]:
     finally:
         sys.settrace(before[0])
         sys.setprofile(before[1])
-
-
-class _ForeignModeError(UnbatchableError):
-    """A mode is on around the message, which says nothing of the model."""
 
 
 def _check_can_fork(inputs: Tensor, reason: Exception) -> None:
@@ -267,9 +271,6 @@ def _program(message: GradientMessage, known: Known, inputs: Tensor) -> Program:
     """
     rows = made_up_rows(message, known.outputs, inputs)
     for layout in (known.layout, Layout()):
-        reason = _foreign_mode()
-        if reason is not None:
-            break
         before = _python_states()
         run = _Batched(message, layout)
         try:
@@ -300,7 +301,7 @@ def _at_once(
     an example for which it fails then goes to the model's code itself, in a process of its own.
     """
     run, tape = program
-    size = max(1, ROOM // max(1, run.entries))
+    size, parameters = max(1, ROOM // max(1, run.entries)), message.parameters
     rows = [inputs] if message.targets is None else [inputs, message.targets]
     for start in range(0, len(inputs), size):
         part = [row[start : start + size] for row in rows]
@@ -318,7 +319,7 @@ def _at_once(
                 if is_out_of_memory(error):
                     raise
                 _check_can_fork(inputs, error)
-                found = _one_by_one(message, inputs, place, randomness)
+                found = _one_by_one(message, parameters, inputs, place, randomness)
             yield found
 
 
@@ -412,10 +413,14 @@ def _loss_alone(
 
 
 def _one_by_one(
-    message: GradientMessage, inputs: Tensor, place: int, randomness: "_Randomness"
+    message: GradientMessage,
+    parameters: Tensors,
+    inputs: Tensor,
+    place: int,
+    randomness: "_Randomness",
 ) -> Part:
     """Plain autograd on one example, in a process that ends with it."""
-    targets, parameters = message.targets, message.parameters
+    targets = message.targets
 
     def one() -> Tensors:
         randomness.renew(place)

@@ -5,10 +5,11 @@ from copy import copy
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from gradveil._checks import (
     NonFiniteError,
+    WrongType,
     WrongValue,
     all_finite,
     check_at_most,
@@ -113,7 +114,8 @@ class ClippedMessage(Wrapper):
             check_count(batch_size, "batch_size")
         if seed is not None:
             check_seed(seed)
-        self.message, self.clip, self.factors = message, clip, factors
+        self.message = message.of(_plain(message.targets))
+        self.clip, self.factors = clip, factors
         self.batch_size, self.grid, self.seed = batch_size, grid, seed
         self.kept: dict[Any, Any] | None = None
         """What micro-batches of one step share: the model's code runs for the first, so that code
@@ -125,7 +127,7 @@ class ClippedMessage(Wrapper):
 
         For noise on a grid they are in float64.
         """
-        wide = torch.float64 if self.grid is not None else None
+        inputs, wide = _plain(inputs), torch.float64 if self.grid is not None else None
         sums, metric = zeros(self.parameters, wide), self._metric()
         if len(inputs):
             self._check(inputs)
@@ -287,6 +289,17 @@ def _check_clip(clip: float, grid: float | None) -> None:
     check_at_most(clip, "clip")
     if grid is not None:
         check_positive(grid, "grid")
+
+
+def _plain(rows: Any) -> Any:
+    """The numbers of a tensor without its class, whose code would meet all examples."""
+    if not isinstance(rows, Tensor) or type(rows) in (Tensor, nn.Parameter):
+        return rows
+    if type(rows).__torch_dispatch__ is not Tensor.__torch_dispatch__:
+        expected = "be plain tensors for a private message"
+        raise WrongType("inputs and targets", expected, type(rows).__name__)
+    with torch._C.DisableTorchFunctionSubclass():
+        return rows.as_subclass(Tensor)
 
 
 def _without_weights(message: GradientMessage) -> GradientMessage:

@@ -1,12 +1,14 @@
 """A computation in a process of its own, which ends with all that its code has kept."""
 
 import contextlib
+import io
 import mmap
 import os
 import pickle
 import signal
+import threading
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection
 from typing import Any
@@ -26,6 +28,9 @@ _ALIGNED = 64
 
 DEADLINE = 600
 """Seconds that a process has for one example."""
+STARTS = tuple(0.5 * 2**k for k in range(8))
+"""Seconds in which it says that it runs; if not, another one is begun. A thread of the parent that
+draws random numbers at that moment holds the lock of the generator for ever in the child."""
 
 
 def in_a_process(compute: Callable[[], Tensors], like: Tensors) -> Tensors:
@@ -46,29 +51,33 @@ def in_a_process(compute: Callable[[], Tensors], like: Tensors) -> Tensors:
     >>> [int(in_a_process(compute, {"calls": torch.tensor(0)})["calls"]) for _ in range(3)]
     [1, 1, 1]
     """
-    shared = _shared(like)
-    there, here = Pipe(duplex=False)
-    with warnings.catch_warnings():  # of other threads, none of which the child has or needs
-        warnings.simplefilter("ignore", DeprecationWarning)
-        child = os.fork()
-    if child == 0:
-        _answer(compute, shared, here)
-    here.close()
-    try:
-        answer = there.recv_bytes() if there.poll(DEADLINE) else b""
-    except EOFError:
-        answer = b""
-    finally:
-        there.close()
-        with contextlib.suppress(OSError):  # it may be gone, and waited for by others
-            os.kill(child, signal.SIGKILL)
-            os.waitpid(child, 0)
+    shared, answer = _shared(like), b""
+    for seconds in STARTS:
+        there, here = Pipe(duplex=False)
+        child = 0
+        try:
+            with _no_interrupt(), warnings.catch_warnings():
+                warnings.simplefilter("ignore", DeprecationWarning)  # of threads: none is needed
+                child = os.fork()
+                if child == 0:
+                    _answer(compute, shared, here)
+            here.close()
+            if not _received(there, seconds):
+                continue
+            answer = _received(there, DEADLINE)
+            break
+        finally:
+            there.close()
+            if child:
+                with contextlib.suppress(OSError):  # it may be gone, and waited for by others
+                    os.kill(child, signal.SIGKILL)
+                    os.waitpid(child, 0)
     if not answer:
         raise _child_error(
             f"one that was killed, left, or took more than {DEADLINE} s (threads or locks of"
             " its own?)"
         )
-    error = pickle.loads(answer)
+    error = _loaded(answer)
     if error is not None:
         raise error
     return shared
@@ -98,6 +107,8 @@ def _shared(like: Tensors) -> Tensors:
 def _answer(compute: Callable[[], Tensors], shared: Tensors, pipe: "Connection[Any, Any]") -> None:
     """What the child does, and all that it does."""
     try:
+        torch.default_generator.get_state()  # waits where its lock is held
+        pipe.send_bytes(b"started")
         _open_again()
         torch.set_num_threads(1)  # the others are not there
         for name, value in compute().items():
@@ -124,11 +135,52 @@ def _open_again() -> None:
             os.close(own)
 
 
+@contextlib.contextmanager
+def _no_interrupt() -> Iterator[None]:
+    """Keep Ctrl-C for the end: what Python runs at a fork would swallow it."""
+    before = signal.getsignal(signal.SIGINT)
+    if threading.current_thread() is not threading.main_thread() or before is None:
+        yield  # signals are handled in the main thread, and there by Python if it knows how
+        return
+    seen: list[int] = []
+    signal.signal(signal.SIGINT, lambda number, _: seen.append(number))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+        if seen:
+            signal.raise_signal(signal.SIGINT)
+
+
+def _received(pipe: "Connection[Any, Any]", seconds: float) -> bytes:
+    """What comes in that time; nothing if nothing does, or the other end is gone."""
+    with contextlib.suppress(EOFError):
+        return pipe.recv_bytes() if pipe.poll(seconds) else b""
+    return b""
+
+
+class _Unpickler(pickle.Unpickler):
+    """Makes errors of Python, torch and gradveil only: the code of others would meet an example."""
+
+    def find_class(self, module: str, name: str) -> Any:
+        found = super().find_class(module, name) if module.split(".")[0] in _SENT else None
+        if isinstance(found, type) and issubclass(found, BaseException):
+            return found
+        raise pickle.UnpicklingError(f"`{module}.{name}` is not sent")
+
+
+_SENT = ("builtins", "torch", "gradveil")
+
+
+def _loaded(answer: bytes) -> Any:
+    return _Unpickler(io.BytesIO(answer)).load()
+
+
 def _pickled(error: BaseException) -> bytes:
     """An error, or what it says where it cannot be sent."""
     with contextlib.suppress(Exception):
         answer = pickle.dumps(error)
-        if type(pickle.loads(answer)) is type(error):
+        if type(_loaded(answer)) is type(error):
             return answer
     return pickle.dumps(_child_error(first_line(error)))
 
