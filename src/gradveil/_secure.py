@@ -89,13 +89,14 @@ class SecureBits:
     def _here(self) -> tuple[int, threading.Lock]:
         """How often this process was forked, and the lock of its own key, made if need be."""
         with _lock:
-            if self._forks != _forks:
+            # what runs in a child before `_after_fork` has another number of its process
+            if (self._forks, self._process) != (_forks, os.getpid()):
                 self._start()
             return self._forks, self._lock
 
     def _start(self) -> None:
         self._lock = threading.Lock()  # the parent's may be held by a thread that is not here
-        self._key, self._forks = os.urandom(_KEY), _forks
+        self._key, self._forks, self._process = os.urandom(_KEY), _forks, os.getpid()
 
     def _fill(self, target: memoryview, size: int) -> None:
         """Overwrite the first `size` bytes; the target has a block more, as some versions want."""

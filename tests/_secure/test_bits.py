@@ -70,6 +70,22 @@ def test_a_forked_process_draws_other_numbers():
     assert not set(theirs.tolist()) & set(ours.tolist())
 
 
+@can_fork
+def test_what_runs_in_a_child_before_forks_are_counted_draws_other_numbers():
+    """As a hook that was registered before this package was imported."""
+    bits = SecureBits()
+    read, write = os.pipe()
+    child = os.fork()
+    if child == 0:
+        module._forks -= 1
+        os.write(write, bits.words(4).tobytes())
+        os._exit(0)
+    os.waitpid(child, 0)
+    theirs = np.frombuffer(os.read(read, 64), dtype=np.uint64)
+    assert len(theirs) == 4
+    assert not set(theirs.tolist()) & set(bits.words(4).tolist())
+
+
 @pytest.mark.slow
 @can_fork
 def test_threads_of_forked_processes_share_no_numbers():

@@ -259,7 +259,7 @@ def _without_images(defense: DefenseResult) -> DefenseResult:
         replace(a, psnr=None, ssim=None, runs=tuple(_plain(run) for run in a.runs))
         for a in defense.attacks
     )
-    bound = replace(defense.bound, psnr_ceiling=None) if defense.bound else None
+    bound = replace(defense.bound, mse_decibels=None) if defense.bound else None
     return replace(defense, attacks=attacks, bound=bound)
 
 

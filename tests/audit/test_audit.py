@@ -176,7 +176,7 @@ def test_tables_have_no_psnr_and_no_pictures():
     assert attack.psnr is attack.ssim is None
     assert attack.mse.mean > 0
     assert result.originals == ()
-    assert result.defenses[1].bound.psnr_ceiling is None
+    assert result.defenses[1].bound.mse_decibels is None
 
 
 def test_a_near_exact_attack_is_called_one():

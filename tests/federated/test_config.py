@@ -134,6 +134,11 @@ def test_an_epoch_is_seen_once() -> None:
     assert count_rounds(0.5, 100, TrainingConfig(clients=1)) == 4
 
 
+def test_a_public_rate_gives_rounds_that_do_not_tell_how_many_examples_there_are() -> None:
+    config = TrainingConfig(sample_rate=0.05, fraction=0.5)
+    assert {count_rounds(1, count, config) for count in (256, 257, 10_000)} == {40}
+
+
 @pytest.mark.parametrize(
     "bad",
     [

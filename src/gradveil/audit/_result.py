@@ -121,8 +121,10 @@ def privacy_of(
     if not isinstance(defense, PrivateNoise):
         return None
     epsilon_of = epsilon_on_grid if defense.grid else epsilon_after
-    z, rate, rounds = defense.noise_multiplier, releases.sample_rate, releases.rounds
+    z, rounds = defense.noise_multiplier, releases.rounds
     hidden_count = defense.unit == "example" and defense.batch_size is not None
+    # a divisor made from who was drawn tells how many were; and everybody sees which client sends
+    rate = releases.sample_rate if hidden_count else 1.0
     return PrivacyResult(
         unit=defense.unit,
         epsilon=epsilon_of(z, 1.0, 1, releases.delta),
@@ -297,8 +299,9 @@ class BoundResult:
     mse_standard_error: float
     trace_mse: float
     """The trace form, for which the defenses are optimal; equal to `mse` if that is the method."""
-    psnr_ceiling: float | None
-    """`mse` in pixel units as a PSNR in dB that no attacker exceeds; `None` without images."""
+    mse_decibels: float | None
+    """`mse` in pixel units as a PSNR in dB; `None` without images. It is that of a mean error: the
+    mean of PSNRs, as attacks have it, may be above it."""
     counts_plan: bool
     """Whether it counts what a plan made from the private batch reveals by itself."""
     mse_pixels: float | None = None

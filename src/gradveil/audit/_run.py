@@ -19,6 +19,7 @@ from gradveil._imports import require
 from gradveil._random import numbered_stream
 from gradveil._runner import Runner
 from gradveil.catalog import Spec, build_defense
+from gradveil.defenses import PrivateNoise
 from gradveil.federated import Federation
 from gradveil.sensitivity import measure
 
@@ -97,6 +98,9 @@ def run(
     laboratory = Laboratory(case, federation, settings)
     asked = USUAL_DEFENSES if settings.defenses is None else settings.defenses
     axes = [axis for axis in axes_of(asked, case) if axis.spec.name != NO_DEFENSE]
+    if settings.releases.sample_rate < 1:
+        for axis in axes:
+            _check_sampled(axis)
     if not case.data.tokens:  # second derivatives, which all else takes; before any work
         inputs, targets = case.batch(0)
         measure(case.message(targets), inputs, "auto", generator=numbered_stream(settings.seed))
@@ -107,6 +111,13 @@ def run(
     ):
         search = Search(laboratory, runner, progress, time_budget)
         return _Audit(subject, axes, search).run(command)
+
+
+def _check_sampled(axis: Axis) -> None:
+    built = build_defense(axis.at(axis.start[0]), allow_imports=True)
+    if isinstance(built, PrivateNoise) and built.unit == "client":
+        expected = "be 1 where whole clients are hidden: everybody sees who sends, and who does not"
+        raise WrongValue("sample_rate", expected, f"a smaller one with {axis.name}")
 
 
 class _Audit:

@@ -296,7 +296,7 @@ def _points(study: BoundStudy, sweep: bool) -> list[BoundPoint]:
 
 def _show_points(points: Sequence[BoundPoint], title: str, note: str) -> None:
     table = Table(title=escape(title), title_justify="left")
-    for column in ("defense", "U1", "U2", "bound", "trace", "dB ≤", "gain"):
+    for column in ("defense", "U1", "U2", "bound", "trace", "in dB", "gain"):
         left = column == "defense"
         table.add_column(column, justify="left" if left else "right", no_wrap=not left)
     for point in points:
@@ -324,7 +324,7 @@ def _cells(point: BoundPoint) -> list[str]:
     if bound is None:
         cells += ["no guarantee", "-", "-"]
     else:
-        values = (bound.mse, bound.trace_mse, bound.psnr_ceiling)
+        values = (bound.mse, bound.trace_mse, bound.mse_decibels)
         mark = "" if bound.holds else " †"
         cells += ["-" if value is None else f"{number(value)}{mark}" for value in values]
     return [escape(cell) for cell in (*cells, "-" if gain is None else f"{number(gain)}×")]

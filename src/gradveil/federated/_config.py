@@ -196,8 +196,14 @@ class TrainingConfig(Federation):
 
 
 def count_rounds(epochs: float, examples: int, config: TrainingConfig) -> int:
-    """The rounds in which the asked clients see `examples` examples `epochs` times."""
+    """The rounds in which the asked clients see `examples` examples `epochs` times.
+
+    With a `sample_rate` q that is epochs / q whatever the number of examples, which a public rate
+    is to hide.
+    """
     asked = count_asked(config.clients, config.fraction)
+    if config.sample_rate is not None:
+        return max(1, math.ceil(epochs * config.clients / (asked * config.sample_rate)))
     return max(1, math.ceil(epochs * examples / (asked * config.batch_size)))
 
 

@@ -51,8 +51,9 @@ def test_the_numbers_of_the_account(result: AuditResult) -> None:
     assert AuditResult.from_json(result.to_json()) == result
     assert result.rows()[-1]["privacy_epsilon"] == private.epsilon
     assert "privacy_epsilon" not in result.rows()[0]
-    assert private.neighbours == "zero-out"
-    assert result.rows()[-1]["privacy_neighbours"] == "zero-out"
+    assert private.neighbours == "add-remove"  # the audit's batch size is a fixed divisor
+    assert "batch_size=" in result.defenses[2].defense
+    assert result.rows()[-1]["privacy_neighbours"] == "add-remove"
 
 
 def test_the_report_shows_it(result: AuditResult) -> None:
@@ -64,7 +65,7 @@ def test_the_report_shows_it(result: AuditResult) -> None:
     private = result.defenses[2].privacy
     assert private is not None
     assert shown.rows[2][place].value == private.epsilon
-    assert shown.rows[2][place].note.startswith("one example replaced by an empty one")
+    assert shown.rows[2][place].note.startswith("one example more or less")
     assert shown.rows[2][place + 2].value == private.recognition
     assert shown.rows[2][place + 2].note == f"{share(private.recognition_rounds)} with all rounds"
     hints = [column.hint for column in shown.columns[place : place + 3]]
@@ -74,6 +75,29 @@ def test_the_report_shows_it(result: AuditResult) -> None:
 def test_without_a_private_defense_nothing_is_added() -> None:
     result = small_audit(table(), table_model(), defenses=SPECS[:1], attacks=[])
     assert "Recognised at most" not in [c.label for c in summary_table(result).columns]
+
+
+def test_a_sampling_rate_counts_for_a_fixed_divisor_only() -> None:
+    """One made from who was drawn tells how many were: ε = 0.915 was stated, 6.07 is there."""
+    releases = Releases(rounds=200, sample_rate=0.01)
+    every = epsilon_on_grid(1.0, 1.0, 200, 1e-5)
+    for own in (PrivateNoise(1.0, 1.0), PrivateNoise(1.0, 1.0, unit="client")):
+        found = privacy_of(own, releases)
+        assert found is not None
+        assert found.epsilon_rounds == every
+    fixed = privacy_of(PrivateNoise(1.0, 1.0, batch_size=10), releases)
+    assert fixed is not None
+    assert fixed.epsilon_rounds == epsilon_on_grid(1.0, 0.01, 200, 1e-5)
+
+
+def test_clients_are_not_hidden_by_sampling() -> None:
+    with pytest.raises(ValueError, match="be 1 where whole clients are hidden"):
+        small_audit(
+            table(40),
+            table_model(),
+            defenses=["private-noise(noise_multiplier=2.0, clip=0.1, unit='client')"],
+            sample_rate=0.5,
+        )
 
 
 def test_a_private_update_is_stated_for_clients() -> None:

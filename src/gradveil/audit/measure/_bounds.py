@@ -182,7 +182,7 @@ def _result(subject: Audited, best: Bound, trace: Bound, reason: str) -> BoundRe
         mse=shown,
         mse_standard_error=best.standard_error * best.per_entry / best.total,
         trace_mse=trace.matched or trace.per_entry,
-        psnr_ceiling=-10 * math.log10(in_units) if subject.is_image else None,
+        mse_decibels=-10 * math.log10(in_units) if subject.is_image else None,
         counts_plan=best.counts_plan,
         mse_pixels=in_units,
         batches=best.batches,

@@ -11,7 +11,7 @@ from torch import Tensor
 from gradveil._checks import WrongType
 from gradveil._tensors import flatten
 from gradveil.catalog import Spec, build_defense, spec_of
-from gradveil.defenses import Defense
+from gradveil.defenses import Defense, PrivateNoise
 from gradveil.messages import values_of
 
 from .._result import Releases, privacy_of
@@ -148,7 +148,7 @@ def _axis(asked: str | Defense, subject: Audited, usual: Usual) -> Axis:
         values["ratio"] = RATIO
     if private and subject.local is not None:
         values["unit"] = "client"
-    elif private:
+    elif isinstance(defense, PrivateNoise) and defense.unit == "example":
         values["batch_size"] = options.get("batch_size", subject.batch_size)
     spec = spec.completed().with_(**values)
     swept = next((amount for amount in AMOUNTS if amount in missing), "")

@@ -78,17 +78,17 @@ def summary_table(result: AuditResult) -> Table:
 
 def _summary_row(result: AuditResult, defense: DefenseResult) -> Row:
     bound = defense.bound
-    prior, plan, ceiling, trace = ABSENT, ABSENT, UNPROVED, UNPROVED
+    prior, plan, decibels, trace = ABSENT, ABSENT, UNPROVED, UNPROVED
     if bound is not None:
         prior, plan = bound.prior, "yes" if bound.counts_plan else "no"
-        ceiling, trace = _number(bound.psnr_ceiling), _number(bound.trace_mse)
+        decibels, trace = _number(bound.mse_decibels), _number(bound.trace_mse)
     return {
         Column("Defense", words=True): _words(defense.name, setting(defense.defense)),
         Column("Signal kept", "U1; 1 is all"): _number(defense.utility_first),
         Column("Noise", "U2; 0 is none"): _number(defense.utility_second),
         Column("Reference error", "theory, per entry", notes=False): _bound(bound),
-        Column("Reference PSNR", "theory, dB", brief=False): (
-            ceiling if result.setup.is_image else None
+        Column("In decibels", "of the mean error", brief=False): (
+            decibels if result.setup.is_image else None
         ),
         Column("Simple form", "trace; per entry", brief=False): trace,
         Column("A limit for", "data that are", True, False): _words(prior),
