@@ -4,7 +4,7 @@ import functools
 import hashlib
 import json
 from copy import deepcopy
-from dataclasses import asdict, dataclass, field, is_dataclass, replace
+from dataclasses import asdict, dataclass, field, fields, is_dataclass, replace
 from typing import Any
 
 import torch
@@ -20,6 +20,7 @@ from gradveil.messages import trainable_parameters
 from gradveil.shapes import Public, Request
 from gradveil.theory import Evaluations
 
+from .. import _result
 from .._settings import Settings
 from .._subject import POPULATION, Audited
 from ._training import trained_model
@@ -92,11 +93,16 @@ class Laboratory:
 
     @functools.cached_property
     def named(self) -> dict[str, Any]:
-        """What cells may depend on, as JSON; the subject by a fingerprint."""
+        """What cells may depend on, as JSON; the subject by a fingerprint.
+
+        The fields of results count, too: what was kept with others cannot be read any more.
+        """
         from gradveil import __version__
 
+        kinds = {name: kind for name, kind in vars(_result).items() if is_dataclass(kind)}
+        known = {name: [part.name for part in fields(kind)] for name, kind in kinds.items()}
         return {
-            "gradveil": __version__,
+            "gradveil": f"{__version__}, results {hash_of(known)[:16]}",
             "subject": fingerprint(self.subject),
             "federation": asdict(self.federation),
             "attacks": list(self.attacks),
@@ -189,4 +195,9 @@ def fingerprint(subject: Audited) -> str:
         "layout": subject.data.layout,
         "others": [subject.range_is_public, subject.prior],
     }
-    return hashlib.sha256(json.dumps(state_of(content)).encode()).hexdigest()
+    return hash_of(state_of(content))
+
+
+def hash_of(content: Any) -> str:
+    """SHA-256 of JSON."""
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
