@@ -52,8 +52,10 @@ def option(name: str, *parameters: str, **others: str) -> Iterator[None]:
     try:
         yield
     except USER_ERRORS as error:
-        if isinstance(error, WrongArgument) and error.argument in (*names, name):
-            raise error.renamed(names.get(error.argument, name)) from error
+        if isinstance(error, WrongArgument):
+            if error.argument in (*names, name):
+                raise error.renamed(names.get(error.argument, name)) from error
+            raise error.described(f"Option `{name}`: {error.subject}") from error
         kind = type(error) if isinstance(error, OSError) else ValueError
         raise kind(f"Option `{name}`: {error}") from error
 
