@@ -175,7 +175,8 @@ def verdict(
     error is given, in [0, 1] units.
     """
     what, bound = "images" if is_image else "values", promise.bound
-    promised = f"Nothing is guaranteed: {promise.no_guarantee}".removesuffix(": ") + "."
+    why = f": {promise.no_guarantee}" if promise.no_guarantee else ""
+    promised = f"Nothing is guaranteed{why}."
     if bound is not None and bound.holds:
         near = bound.mse_pixels is not None and bound.mse_pixels <= COPY * guess_error
         promised = (
