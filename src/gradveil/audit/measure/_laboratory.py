@@ -4,7 +4,7 @@ import functools
 import hashlib
 import json
 from copy import deepcopy
-from dataclasses import asdict, dataclass, field, fields, is_dataclass, replace
+from dataclasses import asdict, dataclass, field, is_dataclass, replace
 from typing import Any
 
 import torch
@@ -20,7 +20,7 @@ from gradveil.messages import trainable_parameters
 from gradveil.shapes import Public, Request
 from gradveil.theory import Evaluations
 
-from .. import _result
+from .._result import fields_of_results
 from .._settings import Settings
 from .._subject import POPULATION, Audited
 from ._training import trained_model
@@ -99,10 +99,8 @@ class Laboratory:
         """
         from gradveil import __version__
 
-        kinds = {name: kind for name, kind in vars(_result).items() if is_dataclass(kind)}
-        known = {name: [part.name for part in fields(kind)] for name, kind in kinds.items()}
         return {
-            "gradveil": f"{__version__}, results {hash_of(known)[:16]}",
+            "gradveil": f"{__version__}, results {hash_of(fields_of_results())[:16]}",
             "subject": fingerprint(self.subject),
             "federation": asdict(self.federation),
             "attacks": list(self.attacks),
