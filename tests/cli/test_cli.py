@@ -7,6 +7,7 @@ import sys
 import pytest
 from typer.testing import CliRunner
 
+import gradveil
 from gradveil._checks import WrongValue
 from gradveil.cli import app, report_error
 from gradveil.cli._options import option
@@ -17,6 +18,13 @@ def test_help_lists_the_commands():
     assert done.exit_code == 0
     for command in ("audit", "bound", "list", "train"):
         assert command in done.stdout
+
+
+def test_python_m_gradveil_is_the_command():
+    done = subprocess.run(
+        [sys.executable, "-m", "gradveil", "--version"], capture_output=True, text=True
+    )
+    assert done.stdout == f"gradveil {gradveil.__version__}\n"
 
 
 def test_a_mistake_is_one_line_and_exit_code_2(tmp_path):
