@@ -99,7 +99,7 @@ class SubjectOptions:
 HELPS = {
     "model": "A name, conv-net(width=16), or package.module:factory.",
     "weights": "A state dict (no code is run).",
-    "loss": "cross-entropy, mse, bce, next-token, or package.module:function; the first if left.",
+    "loss": "cross-entropy, mse, bce, next-token, or package.module:function; default the first.",
     "output": "The output that the loss takes, by key or number, of several.",
     "seed": "Of everything random.",
     "device": "As cpu or cuda:0.",
