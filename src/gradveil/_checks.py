@@ -54,13 +54,22 @@ class WrongArgument(Exception):
 
     def __str__(self) -> str:
         found = f"`{self.argument} = {self.found}`" if self.assigned else self.found
+        return f"{self.subject} should {self.expected}. Found {found}. {self.advice}".rstrip()
+
+    @property
+    def subject(self) -> str:
+        """The argument as a sentence begins with it."""
         kind = "Option" if self.argument.startswith("--") else "Parameter"
-        subject = self.argument if " " in self.argument else f"{kind} `{self.argument}`"
-        return f"{subject} should {self.expected}. Found {found}. {self.advice}".rstrip()
+        return self.argument if " " in self.argument else f"{kind} `{self.argument}`"
 
     def renamed(self, argument: str) -> "WrongArgument":
         """The same of an argument that has another name for who gave it."""
         return type(self)(argument, self.expected, self.found, self.advice, self.assigned)
+
+    def described(self, words: str) -> "WrongArgument":
+        """The same of an argument that words tell from others of its name."""
+        found = f"`{self.argument} = {self.found}`" if self.assigned else self.found
+        return type(self)(words, self.expected, found, self.advice)
 
 
 class WrongValue(WrongArgument, ValueError):

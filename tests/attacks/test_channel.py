@@ -3,7 +3,7 @@ import torch
 
 from gradveil import GradientPruning, OptimalPruning
 from gradveil.attacks._matching import open_channel
-from gradveil.mechanisms import Mechanism, RoundingMechanism
+from gradveil.mechanisms import AnyMechanism, Mechanism, RoundingMechanism
 
 from .tiny import conv_net, observed
 
@@ -82,10 +82,28 @@ def test_rounding_gives_cells():
     torch.testing.assert_close(rounded.low, torch.tensor([0.75, -0.25, 0.3]))
 
 
+def test_a_mechanism_of_ones_own_is_noise_of_its_variance():
+    class Heteroscedastic(AnyMechanism):
+        def variance(self, values):
+            return {name: 1 + value.square() for name, value in values.items()}
+
+        def information(self, values):
+            raise NotImplementedError
+
+        def _sent(self, values, generator):
+            raise NotImplementedError
+
+    known = Heteroscedastic()
+    channel = channel_of(known, [0.0, 2.0], mechanism=known)
+    torch.testing.assert_close(channel.std, torch.tensor([1.0, 5.0]).sqrt())
+    assert torch.equal(channel.low, channel.high)
+    assert not channel.silent.any()
+
+
 def test_a_mechanism_that_cannot_be_read_is_an_error_that_says_what_it_needs():
     class Opaque:
         def apply(self, values, generator=None):
             return values
 
-    with pytest.raises(TypeError, match=r"Found Opaque\. Derive it from one of"):
+    with pytest.raises(TypeError, match=r"have the methods apply, mean.*Found Opaque"):
         channel_of(Opaque(), [1.0])

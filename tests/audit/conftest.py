@@ -13,7 +13,7 @@ def unmeasured(request, monkeypatch):
     nothing = None, "not measured in this test"
     for module in (_bounds, _cells):
         monkeypatch.setattr(module, "guarantee_of", lambda *_, **__: nothing)
-    monkeypatch.setattr(_cells, "told_apart", lambda *_, **__: None)
+    monkeypatch.setattr(_cells, "told_apart", lambda *_, **__: (None, []))
     monkeypatch.setattr(_bounds, "_time_ratio", lambda *_, **__: 1.0)
 
 

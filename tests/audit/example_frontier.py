@@ -33,7 +33,7 @@ SPECS = {
     "noise with clamping": ("clamped-noise(scale={}, clip=0.05)", "scale", ""),
     "private noise": (
         "private-noise(noise_multiplier={}, clip=1.0)",
-        "noise multiplier",
+        "noise_multiplier",
         "public",
     ),
 }

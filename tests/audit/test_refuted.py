@@ -8,12 +8,13 @@ import torch
 from torch import nn
 from torch.nn.functional import cross_entropy
 
+from gradveil._fingerprint import state_of
 from gradveil.attacks import INTERRUPTED, Adaptive
 from gradveil.audit import Goal
 from gradveil.audit._answer import Wish, solve_wishes
 from gradveil.audit.measure._attacks import best_mix
 from gradveil.audit.measure._cells import extra_loss
-from gradveil.audit.measure._laboratory import fingerprint, state_of
+from gradveil.audit.measure._laboratory import fingerprint
 from tests.audit.small import make_subject
 
 from .answer.made_up import KnownSearch, leak, noise_axis, point

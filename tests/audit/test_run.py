@@ -14,7 +14,8 @@ from torch.nn.functional import cross_entropy
 import gradveil
 from gradveil import _runner
 from gradveil.attacks import identify_trials
-from gradveil.audit import AuditResult
+from gradveil.audit import AuditResult, _result
+from gradveil.audit.measure import Laboratory
 from gradveil.audit.measure._training import make_pool, trained_model
 from gradveil.catalog import build_defense
 from gradveil.federated import evaluate
@@ -113,6 +114,21 @@ def test_a_second_audit_costs_nothing_and_a_changed_model_does(whole, monkeypatc
         next(changed.parameters()).add_(1e-3)
     assert small(folder=folder, network=changed, time_budget=0.0).stopped
     assert "attack" in counts
+
+
+def test_what_was_kept_with_other_fields_is_measured_again(monkeypatch):
+    subject = make_subject(model(), cross_entropy, draw(4, 0), batches=1, name="d")
+    before = Laboratory(subject).named
+    assert before == Laboratory(subject).named
+    more = [("more", int)]
+    for kind in (_result.Detail, _result.RunResult):
+        wider = dataclasses.make_dataclass(
+            kind.__name__, more, bases=(kind,), frozen=True, kw_only=True
+        )
+        with monkeypatch.context() as patch:
+            patch.setattr(_result, kind.__name__, wider)
+            named = Laboratory(subject).named
+        assert {name for name in named if named[name] != before[name]} == {"gradveil"}
 
 
 @pytest.mark.slow

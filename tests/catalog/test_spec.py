@@ -8,6 +8,7 @@ import sys
 import pytest
 
 import gradveil
+from gradveil._checks import WrongType, WrongValue
 from gradveil.catalog import DEFENSES, Spec, build_defense, spec_of
 
 TEXTS = [
@@ -147,13 +148,44 @@ def test_only_plain_values_are_arguments(value: object) -> None:
     [
         ("gradient-noise(0.1, scale=0.2)", r"Found \['scale'\] twice"),
         ("no-defense(1)", "Found 1 arguments without a name"),
-        ("optimal-nois(0.1)", "Did you mean `optimal-noise`"),
-        ("my.module:Own(0.1)", r"Name its options, as `name\(option=value\)`"),
     ],
 )
 def test_arguments_without_an_option_are_those_of_registered_names(text: str, says: str) -> None:
     with pytest.raises(ValueError, match=f"should take its arguments.*{says}"):
         Spec.parse(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("laplace(0.1)", r"The name `laplace` .* Did you mean `laplace-noise`\?$"),
+        ("optimal-pruning(0.9, noise=optimal-nois(0.1))", r"`optimal-nois` .* `optimal-noise`\?$"),
+        ("my.module:Own(0.1)", r"`my.module:Own` .* Name its options, as `name\(option=value\)`"),
+    ],
+)
+def test_an_unknown_name_is_the_complaint_not_its_arguments(text: str, says: str) -> None:
+    with pytest.raises(ValueError, match=says) as error:
+        Spec.parse(text)
+    assert "should be one of the catalog's" in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "argument", "kind"),
+    [
+        ("gradient-noise(-1)", "Parameter `scale` of `gradient-noise`", WrongValue),
+        ("gradient-noise('x')", "Parameter `scale` of `gradient-noise`", WrongType),
+        (
+            "optimal-pruning(0.9, noise=optimal-noise(1, source='x'))",
+            "Parameter `source` of `optimal-noise`",
+            WrongValue,
+        ),
+    ],
+)
+def test_a_wrong_argument_of_a_registered_class_stays_a_value(text, argument, kind):
+    with pytest.raises(kind) as error:
+        build_defense(text)
+    assert error.value.argument == argument
+    assert str(error.value).startswith(f"{argument} should be ")
 
 
 def test_random_texts_are_specifications_or_clear_errors() -> None:
@@ -167,7 +199,9 @@ def test_random_texts_are_specifications_or_clear_errors() -> None:
             spec = Spec.parse(text)
         except ValueError as error:
             clear = clear and (
-                "should read `name` or" in str(error) or "should take its arguments" in str(error)
+                "should read `name` or" in str(error)
+                or "should take its arguments" in str(error)
+                or "should be one of the catalog's" in str(error)
             )
             continue
         read += 1

@@ -66,7 +66,8 @@ def test_without_any_extra() -> None:
         'Found no module `typer`. Install what gradveil audit needs: pip install "gradveil[audit]"'
     )
     assert (done.returncode, done.stderr) == (2, f"gradveil: {line}\n")
-    assert json.loads(done.stdout) == {"error": line, "kind": "ModuleNotFoundError"}
+    found = {"error": line, "kind": "ModuleNotFoundError", "argument": None}
+    assert json.loads(done.stdout) == found
 
 
 @pytest.mark.slow

@@ -133,6 +133,7 @@ PIXELS = np.zeros((2, 4, 4), dtype=np.uint8)
         ({"x": np.zeros((2, 7, 4, 5), dtype=np.uint8), "y": [0, 1]}, r"shape \(2, 7, 4, 5\)"),
         ({"x": np.zeros((2, 1, 1, 4, 5), dtype=np.uint8), "y": [0, 1]}, "Transpose it"),
         ({"images": PIXELS, "labels": [0.0, 1.0]}, "name the array `targets`"),
+        ({"tokens": [[0, 1], [1, 2]], "labels": [0.0, 1.0]}, "name the array `targets`"),
         ({"x": PIXELS, "y": np.eye(2, dtype=int)}, "For one-hot labels"),
         ({"x": PIXELS, "y": [0]}, "`own` should hold one label per input.*Found 2 inputs and 1"),
         ({"x": PIXELS[:0], "y": np.zeros(0, dtype=int)}, "at least one input"),

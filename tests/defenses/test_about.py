@@ -53,6 +53,13 @@ def test_every_defense_says_what_it_is(
     assert (about.family == "none") == isinstance(defense, NoDefense)
 
 
+def test_noise_is_in_the_label_whatever_it_is() -> None:
+    class Cut(GradientPruning, label="cuts"):
+        pass
+
+    assert [Cut(0.9).about.label, Cut(0.9, noise=NOISE).about.label] == ["cuts", "cuts with noise"]
+
+
 def test_the_threshold_of_clamping_is_asked_for() -> None:
     assert [
         d.about.clamp

@@ -8,14 +8,22 @@ import torch
 from torch import Tensor
 
 from gradveil import Defense, LocalUpdateMessage, NonFiniteError
+from gradveil.catalog import DEFENSES
 from gradveil.mechanisms import Mechanism
 from tests.mechanisms.statistics import assert_noise_scale, assert_normal, draws
 from tests.zoo import named
 
 from .cases import ALL, DETERMINISTIC, NOISY, UNPLANNED, batch, message
+from .small_rivals import RIVALS
 
 noisy = pytest.mark.parametrize("name", NOISY)
 every = pytest.mark.parametrize("name", ALL)
+
+
+def test_every_defense_of_the_catalog_is_in_a_list() -> None:
+    listed = {type(make()) for make in (*ALL.values(), *RIVALS.values())}
+    missing = {name for name, entry in DEFENSES.items() if entry.build not in listed}
+    assert missing == set(), "Add them to tests/defenses/cases.py or small_rivals.py."
 
 
 def seeded(seed: int) -> torch.Generator:

@@ -96,7 +96,9 @@ def test_a_target_needs_a_defense_that_can_meet_it():
     wrong = config(defense="gradient-noise(0.1)", target_epsilon=1.0)
     with pytest.raises(ValueError, match=r"has no such guarantee at any amount. Use private-noise"):
         accounted(wrong, TARGETS)[0]
-    with pytest.raises(ValueError, match="clip"):  # only the multiplier is solved for
+    with pytest.raises(
+        TypeError, match="`clip` of `private-noise`"
+    ):  # only the multiplier is solved for
         accounted(config(defense="private-noise", target_epsilon=1.0), TARGETS)[0]
 
 

@@ -8,12 +8,27 @@ from torch import nn
 from torch.nn.functional import cross_entropy
 
 from gradveil import GaussianPrior, GradientNoise, OptimalNoise
+from gradveil._fingerprint import digest
 from gradveil.federated import FederatedRun, Server
-from gradveil.federated._run import describe, digest
+from gradveil.federated._run import describe
 from gradveil.sensitivity import Sketch
 from gradveil.shapes import ModelSource
 
 from .small import client, examples, model, run
+
+FACTOR = 1.0
+
+
+def scaled(factor):
+    return lambda outputs, targets: factor * cross_entropy(outputs, targets)
+
+
+class Scaled:
+    def __init__(self, factor):
+        self._factor = factor
+
+    def loss(self, outputs, targets):
+        return self._factor * cross_entropy(outputs, targets)
 
 
 def prior(seed: int) -> GaussianPrior:
@@ -41,6 +56,14 @@ def things() -> list[object]:
         partial(nn.functional.mse_loss),
         lambda outputs, targets: outputs.mean(),
         lambda outputs, targets: outputs.sum(),
+        scaled(1),
+        scaled(100),
+        lambda outputs, targets, factor=1: factor * cross_entropy(outputs, targets),
+        lambda outputs, targets, factor=100: factor * cross_entropy(outputs, targets),
+        lambda outputs, targets, *, factor=1: factor * cross_entropy(outputs, targets),
+        lambda outputs, targets, *, factor=100: factor * cross_entropy(outputs, targets),
+        Scaled(1).loss,
+        Scaled(100).loss,
         nn.Sequential(nn.ReLU()),
         nn.Sequential(nn.LeakyReLU()),
         nn.Sequential(nn.LeakyReLU()).eval(),
@@ -51,6 +74,24 @@ def test_descriptions_tell_apart_what_differs_and_nothing_else() -> None:
     texts = [json.dumps(describe(thing)) for thing in things()]
     assert len(set(texts)) == len(texts)
     assert texts == [json.dumps(describe(thing)) for thing in things()]
+
+
+def test_a_loss_is_what_it_reads_of_its_module(monkeypatch) -> None:
+    def loss(outputs, targets):
+        return FACTOR * cross_entropy(outputs, targets)
+
+    before = describe(loss)
+    monkeypatch.setitem(globals(), "FACTOR", 100.0)
+    assert describe(loss) != before
+
+
+def test_functions_that_hold_themselves_or_nothing_yet_have_a_description() -> None:
+    def again(depth):
+        return later(depth) if depth else again(depth - 1)
+
+    unset = describe(again)
+    later = abs
+    assert describe(again) not in (unset, describe(later))
 
 
 def test_another_model_with_the_same_weights_is_another_run() -> None:

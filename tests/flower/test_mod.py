@@ -1,5 +1,7 @@
 """The mod that defends what existing clients return: weights, counts, and nothing else."""
 
+from dataclasses import dataclass
+
 import numpy as np
 import pytest
 import torch
@@ -10,13 +12,35 @@ from flwr.clientapp import ClientApp
 from flwr.common import FitIns, ndarrays_to_parameters, parameters_to_ndarrays
 from flwr.compat.common.recorddict_compat import fitins_to_recorddict, recorddict_to_fitres
 
-from gradveil import GradientNoise, OptimalNoise, PrivateNoise
-from gradveil.defenses import LaplaceNoise, MixUp
+from gradveil import (
+    ClampedNoise,
+    Defense,
+    GradientNoise,
+    NoDefense,
+    OptimalNoise,
+    PrivateNoise,
+    Rounding,
+)
+from gradveil.defenses import QSGD, LaplaceNoise, MixUp
 from gradveil.flower import DefendReply
+from gradveil.mechanisms import Mechanism
 
 from . import small
 
 MOVE = 0.25
+
+
+@dataclass(frozen=True)
+class Uneven(Defense):
+    """Noise that looks at nothing, as an outsider would write it."""
+
+    scale: float
+    reads = "nothing"
+
+    def mechanism(self, shape, moments):
+        return Mechanism(std={n: torch.full(v.shape, self.scale) for n, v in moments.like.items()})
+
+
 WIDE = {"weight": torch.zeros(200, 200), "mean": torch.ones(1), "steps": torch.tensor([3])}
 
 
@@ -75,6 +99,12 @@ def test_integers_and_unchanged_arrays_come_back_as_they_were_sent():
     assert torch.equal(sent["steps"], WIDE["steps"])
 
 
+@pytest.mark.parametrize("defense", [Uneven(0.1), ClampedNoise(0.1, clip=1.0)])
+def test_noise_of_ones_own_that_reads_nothing_is_taken(defense):
+    sent = small.values_of(answer(DefendReply(defense)))
+    assert float((sent["weight"] - MOVE).std()) == pytest.approx(0.1, rel=0.05)
+
+
 def test_two_messages_get_different_noise():
     mod = DefendReply(GradientNoise(0.1))
     first, second = (small.values_of(answer(mod))["weight"] for _ in range(2))
@@ -93,6 +123,10 @@ def test_a_failure_tells_nothing(change):
     [
         OptimalNoise(0.1),
         MixUp(0.7),
+        NoDefense(),
+        Rounding(0.1),
+        QSGD(4),
+        GradientNoise(0.0),
         GradientNoise(utility_budget=0.1),
         PrivateNoise(noise_multiplier=1.0, clip=1.0),
         None,

@@ -131,8 +131,8 @@ def _table(
     elif isinstance(mechanism, SignMechanism):
         pair = partial(_signs)
     else:
-        expected, advice = "have a likelihood", "Plan a Mechanism or a RoundingMechanism."
-        raise WrongType("mechanism", expected, type(mechanism).__name__, advice)
+        expected = "have a likelihood that is known exactly, as those of `gradveil.mechanisms`"
+        raise WrongType("mechanism", expected, type(mechanism).__name__, "Use `Adaptive`.")
     return torch.stack([torch.stack([pair(y, v) for v in values]) for y in sent])
 
 

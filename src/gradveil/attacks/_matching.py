@@ -8,17 +8,16 @@ import torch
 from torch import Tensor
 from torch.autograd import Function
 
-from gradveil._checks import WrongType
 from gradveil._tensors import Tensors, flatten
 from gradveil.defenses import OptimalPruning
 from gradveil.mechanisms import (
     AnyMechanism,
-    LaplaceMechanism,
     Mechanism,
     QuantisationMechanism,
     RoundingMechanism,
     SignMechanism,
     as_tensors,
+    check_mechanism,
 )
 from gradveil.messages import Message, separates, takes_tokens
 from gradveil.sensitivity import Estimator, Moments, PerExample, Sketch, measure_with_values
@@ -164,7 +163,8 @@ def read(mechanism: Any, sent: Tensors, realised: bool = True) -> Channel:
     """What was sent, as a statement on each entry of the values; pruned entries are silent.
 
     Args:
-        mechanism: That was applied, or one like it. Laplace's noise is taken for normal.
+        mechanism: That was applied, or one like it. Laplace's noise, and that of a mechanism of
+            one's own, is taken for normal noise of its variance around the values.
         realised: Whether this very mechanism was applied. One that was planned from an estimate
             has another mask, and small levels that are wrong by large factors: those below the
             root mean square are lifted to it, so that only noisier entries count less.
@@ -181,14 +181,14 @@ def read(mechanism: Any, sent: Tensors, realised: bool = True) -> Channel:
     if isinstance(mechanism, QuantisationMechanism):
         levels = {name: _deviation(y, mechanism.levels) for name, y in sent.items()}
         return replace(channel, std=flatten(levels))
-    if not isinstance(mechanism, Mechanism | LaplaceMechanism):
-        expected = "have a Mechanism or a RoundingMechanism, or a defense that plans one"
-        found, advice = type(mechanism).__name__, "Derive it from one of `gradveil.mechanisms`."
-        raise WrongType("observation", expected, found, advice)
-    std = flatten(as_tensors(mechanism.std, sent))
+    if isinstance(mechanism, Mechanism):
+        std = flatten(as_tensors(mechanism.std, sent))
+    else:
+        check_mechanism(mechanism)
+        std = flatten(mechanism.variance(sent)).sqrt()
     if not realised and bool((std > 0).any()):
         std = std.clamp(min=float(std[std > 0].square().mean().sqrt()))
-    if isinstance(mechanism, LaplaceMechanism):
+    if not isinstance(mechanism, Mechanism):
         return replace(channel, std=std)
     pruned = channel.silent
     if mechanism.keep is not None:

@@ -38,6 +38,12 @@ def restore(kind: Any, value: Any) -> Any:
     return value
 
 
+def fields_of_results() -> dict[str, list[str]]:
+    """By the names of their classes."""
+    kinds = {name: kind for name, kind in globals().items() if dataclasses.is_dataclass(kind)}
+    return {name: [part.name for part in dataclasses.fields(kind)] for name, kind in kinds.items()}
+
+
 def columns(value: Any, prefix: str = "") -> dict[str, Any]:
     """A result as one flat row without what there are several of; an interval is three numbers."""
     row: dict[str, Any] = {}

@@ -12,7 +12,14 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from torch import nn
 
-from gradveil._checks import WrongType, WrongValue, check_kind, first_line, suggestion
+from gradveil._checks import (
+    WrongArgument,
+    WrongType,
+    WrongValue,
+    check_kind,
+    first_line,
+    suggestion,
+)
 from gradveil._imports import AllowImports, imported, makes, owned_by, takes
 from gradveil.defenses import Defense
 from gradveil.sensitivity import Estimator
@@ -99,10 +106,13 @@ class _Reader:
         names = [n for n, p in taken.items() if p.kind is p.POSITIONAL_OR_KEYWORD]
         by_name = dict(zip(names, values, strict=False))
         twice = sorted(by_name.keys() & options.keys())
+        own, advice = f"The name `{name}`", "Name its options, as `name(option=value)`."
+        if values and name not in known:
+            expected = "be one of the catalog's where arguments have no names"
+            raise WrongValue(own, expected, "another", suggestion(name, known).strip() or advice)
         if twice or len(values) > len(names):
             found = f"{twice} twice" if twice else f"{len(values)} arguments without a name"
-            advice = suggestion(name, known).strip() or "Name its options, as `name(option=value)`."
-            raise WrongValue(f"The name `{name}`", "take its arguments", found, advice)
+            raise WrongValue(own, "take its arguments", found, advice)
         return {**by_name, **options}
 
     def _until(self, end: str) -> Iterator[None]:
@@ -291,6 +301,8 @@ class Spec:
             raise WrongValue(own, f"fit ({known})", f"{options!r}: {error}") from None
         try:
             made = make(**options)
+        except WrongArgument as error:
+            raise error.described(f"{error.subject} of `{self.name}`") from error
         except (Exception, SystemExit) as error:  # a user's class may raise anything
             said = error if isinstance(error, (TypeError, ValueError)) else first_line(error)
             raise ValueError(f"`{self.name}`: {said}") from error

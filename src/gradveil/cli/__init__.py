@@ -1,5 +1,6 @@
 """The command line: one file for each command."""
 
+import itertools
 import json
 import sys
 from typing import Any
@@ -35,6 +36,8 @@ def main() -> None:
 def report_error(error: Exception) -> None:
     """One line on stderr; with `--format json` an object on stdout, too."""
     line = " ".join(str(error).split())
-    if ("json" in sys.argv and "--format" in sys.argv) or "--format=json" in sys.argv:
-        print(json.dumps({"error": line, "kind": type(error).__name__}))
+    words = sys.argv  # typer, which knows them better, may be missing
+    if "--format=json" in words or ("--format", "json") in itertools.pairwise(words):
+        about = {"kind": type(error).__name__, "argument": getattr(error, "argument", None)}
+        print(json.dumps({"error": line, **about}))
     print(f"gradveil: {line}", file=sys.stderr)

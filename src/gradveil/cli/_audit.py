@@ -58,7 +58,7 @@ def run_audit(
         list[str] | None,
         typer.Option(
             help="As 'psnr<=15', 'identified<=10%', 'epsilon<=8', 'error>=90%' or 'loss<=+5%';"
-            " repeated: all at once. Three usual levels if left."
+            " repeated: all at once. Three usual levels if omitted."
         ),
     ] = None,
     strengths: Annotated[
@@ -67,20 +67,23 @@ def run_audit(
     training_rounds: Annotated[
         int, typer.Option(help="Of the federated training; quick: 10.")
     ] = 24,
-    clients: Annotated[int, typer.Option(help="In it.")] = 4,
+    clients: Annotated[int, typer.Option(help="Clients in the federated training.")] = 4,
     optimizer: Annotated[
-        str | None, typer.Option(help="Its server's: adam, adamw or sgd; adam if left.")
+        str | None, typer.Option(help="The server's: adam, adamw or sgd; default adam.")
     ] = None,
-    lr: Annotated[float | None, typer.Option(help="Its rate; 0.001 if left.")] = None,
+    lr: Annotated[
+        float | None, typer.Option(help="The server's learning rate; default 0.001.")
+    ] = None,
     labels: Annotated[
-        Literal["known", "counts", "unknown"], typer.Option(help="What the attacker has of them.")
+        Literal["known", "counts", "unknown"],
+        typer.Option(help="What the attacker knows of the labels."),
     ] = "known",
     mechanism: Annotated[
         Literal["known", "realised", "unknown"],
         typer.Option(help="The defense; realised: its very levels or mask, too."),
     ] = "known",
     statistics: Annotated[bool, typer.Option(help="Of the data: mean, deviation, range.")] = True,
-    steps: Annotated[int | None, typer.Option(help="Of the attacks; 100 if left.")] = None,
+    steps: Annotated[int | None, typer.Option(help="Of the attacks; default 100.")] = None,
     message: Annotated[
         Literal["gradient", "update"], typer.Option(help="FedSGD's gradient or FedAvg's update.")
     ] = "gradient",
@@ -89,11 +92,13 @@ def run_audit(
     time_budget: Annotated[
         float | None, typer.Option(help="Seconds; it ends with what is finished.")
     ] = None,
-    jobs: Annotated[int | None, typer.Option(help="Processes; all processors if left.")] = None,
+    jobs: Annotated[
+        int | None, typer.Option(help="Processes; default one for each processor.")
+    ] = None,
     rounds: Annotated[
         int, typer.Option(help="With private-noise: for which ε is stated, beside one message.")
     ] = 100,
-    delta: Annotated[float, typer.Option(help="δ of both.")] = 1e-5,
+    delta: Annotated[float, typer.Option(help="The δ at which both ε are stated.")] = 1e-5,
     sample_rate: Annotated[
         float, typer.Option(help="Of Poisson sampling over these rounds; 1: all in all rounds.")
     ] = 1.0,

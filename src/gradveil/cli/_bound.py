@@ -118,7 +118,7 @@ def bound(
     ] = "gaussian",
     sweep: Annotated[bool, typer.Option(help="The curve over scales or ratios.")] = False,
     candidates: Annotated[
-        int | None, typer.Option(help="candidates: how many; if left 256, or all.")
+        int | None, typer.Option(help="candidates: how many; default 256, or all.")
     ] = None,
     trials: Annotated[int, typer.Option(help="candidates: messages.")] = 64,
     out: Annotated[Path, typer.Option(help="Folder for a sweep.")] = Path("gradveil-bound"),

@@ -52,8 +52,10 @@ def option(name: str, *parameters: str, **others: str) -> Iterator[None]:
     try:
         yield
     except USER_ERRORS as error:
-        if isinstance(error, WrongArgument) and error.argument in (*names, name):
-            raise error.renamed(names.get(error.argument, name)) from error
+        if isinstance(error, WrongArgument):
+            if error.argument in (*names, name):
+                raise error.renamed(names.get(error.argument, name)) from error
+            raise error.described(f"Option `{name}`: {error.subject}") from error
         kind = type(error) if isinstance(error, OSError) else ValueError
         raise kind(f"Option `{name}`: {error}") from error
 
@@ -97,7 +99,7 @@ class SubjectOptions:
 HELPS = {
     "model": "A name, conv-net(width=16), or package.module:factory.",
     "weights": "A state dict (no code is run).",
-    "loss": "cross-entropy, mse, bce, next-token, or package.module:function; the first if left.",
+    "loss": "cross-entropy, mse, bce, next-token, or package.module:function; default the first.",
     "output": "The output that the loss takes, by key or number, of several.",
     "seed": "Of everything random.",
     "device": "As cpu or cuda:0.",

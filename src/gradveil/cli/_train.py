@@ -50,17 +50,17 @@ OPTIONS = {
     "partition": "iid, dirichlet or label.",
     "alpha": "Of the Dirichlet partition.",
     "fraction": "Share of clients asked in a round.",
-    "optimizer": "The server's: adam, adamw or sgd; adam if left, for FedAvg sgd.",
-    "lr": "The server's rate; 1e-3 if left, for FedAvg 1.",
+    "optimizer": "The server's: adam, adamw or sgd; default adam, for FedAvg sgd.",
+    "lr": "The server's learning rate; default 1e-3, for FedAvg 1.",
     "local_steps": "FedAvg with so many local steps; without: FedSGD.",
     "local_lr": "Learning rate of the local steps.",
-    "local_batch_size": "Examples in a local step; the whole batch if left.",
+    "local_batch_size": "Examples in a local step; the whole batch if omitted.",
     "limit": "Train on the first so many examples.",
-    "held_out": "Examples behind them, for evaluation; 512, of few a fifth, if left.",
+    "held_out": "Examples behind them, for evaluation; default 512, of few a fifth.",
     "evaluate_every": "Rounds between evaluations.",
-    "sampling": "shuffle or poisson; poisson with private-noise, else shuffle, if left.",
+    "sampling": "shuffle or poisson; default poisson with private-noise, else shuffle.",
     "sample_rate": (
-        "Each example's chance to be in a batch (Poisson), a public number; if left the batch size"
+        "Each example's chance to be in a batch (Poisson), a public number; default the batch size"
         " over a client's examples, whose number is public then."
     ),
     "target_epsilon": "With private-noise: solve for the noise, end before ε exceeds this.",
@@ -81,8 +81,8 @@ def train(
     seed: Annotated[
         int | None,
         typer.Option(
-            help="Of weights, partition, batches and noise. A seeded run protects nobody; if left"
-            " it is 0, with noise from a secure generator."
+            help="Of weights, partition, batches and noise. A seeded run protects nobody; if"
+            " omitted it is 0, with noise from a secure generator."
         ),
     ] = None,
     out: Annotated[

@@ -216,7 +216,8 @@ def read_npz(path: Path) -> Raw:
         )
     to_values = _to_tokens if inputs_key == "tokens" else _to_values
     values = to_values(arrays[inputs_key], f"`{inputs_key}` of `{path}`")
-    labels = _to_targets(arrays[labels_key], f"`{labels_key}` of `{path}`")
+    what, are_classes = f"`{labels_key}` of `{path}`", labels_key == "labels"
+    labels = _to_targets(arrays[labels_key], what, are_classes)
     layout = _to_layout(arrays["columns"], path) if "columns" in arrays else None
     num_classes = arrays["num_classes"].squeeze().tolist() if "num_classes" in arrays else None
     return Raw(values, labels, _stored_normalization(arrays, path), num_classes, path.stem, layout)
@@ -271,12 +272,12 @@ def _to_tokens(array: Array, what: str) -> Tensor:
     return torch.from_numpy(array.astype(np.int64))
 
 
-def _to_targets(array: Array, what: str) -> Tensor:
+def _to_targets(array: Array, what: str, are_classes: bool) -> Tensor:
     """Integers as labels, one or several for each input; floats, and yes or no, as numbers."""
     kind, advice = array.dtype.kind, "For names of classes, save their numbers."
     known = kind in "iufb" and array.ndim > 0
     _require(known, array, what, "integer classes, or numbers, for each input", advice)
-    numbers = kind == "f" and array.ndim == 1 and what.startswith("`labels`")
+    numbers = kind == "f" and array.ndim == 1 and are_classes
     advice = "Save `labels.astype(int)`, or, for numbers, name the array `targets`."
     _require(not numbers, array, what, "integer classes", advice)
     if kind in "fb":

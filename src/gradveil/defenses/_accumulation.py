@@ -62,8 +62,8 @@ class Accumulation:
     def add(self, inputs: Tensor, targets: Any) -> None:
         """Take in one micro-batch. If this raises, the ones before stay as they are.
 
-        Not for a private defense: without the others of such a micro-batch a step would tell of the
-        example that made it fail. There the step is over.
+        Except for a private defense: the step is aborted, since skipping a failed micro-batch would
+        reveal which example failed.
         """
         if not self._is_open:
             raise RuntimeError(

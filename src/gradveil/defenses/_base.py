@@ -71,8 +71,8 @@ class About:
     private: bool = False
     """Whether its mechanism depends on the private batch, and so tells of it."""
     varies: bool = False
-    """Whether that changes with the inputs in a way that an attacker has to follow. Magnitude
-    pruning's does not count: which entries were cut shows in the message."""
+    """Whether the mechanism depends on the inputs, so that an attacker must plan it again at each
+    guess. Magnitude pruning's does not count: which entries were cut shows in the message."""
     twin: "type[Defense] | None" = None
     """Its classical counterpart, where it is the optimal form of one."""
     amount: str | None = None
@@ -82,8 +82,8 @@ class About:
     formal_privacy: str | None = None
     """Which formal privacy it has by itself, in words; `None`: none."""
     whole: str = ""
-    """What else it does than to observe and to apply its mechanism, as "clips it first"; "" if
-    nothing: then one mechanism serves all batches, unless it is private."""
+    """Any step besides observing and applying the mechanism, as "clips it first"; "" if there is
+    none: then one mechanism serves all batches, unless it is private."""
 
 
 class Defense:

@@ -24,7 +24,7 @@ from ._noise import OptimalNoise
 
 
 class FixedDefense(Defense):
-    """Looks at no numbers: its mechanism does not depend on the message; here it sends it all."""
+    """Its mechanism ignores the message's values; by default it sends everything."""
 
     reads = "nothing"
 

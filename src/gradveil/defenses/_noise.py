@@ -41,7 +41,7 @@ class NoiseDefense(Defense, ABC, family="noise", amount="scale"):
       m / tr J_F = target_error if flat, `trace_error` with the given `prior`. tr J_F is
       evaluated at the examples of the shape, with a second measurement of the sensitivities where
       the moments have one (`measure(..., judged=True)`; a defense that is called on a message takes
-      it). With the estimates that made the shape alone it would come out too small.
+      it). Judged by the shape's own estimates alone, tr J_F would be underestimated.
 
     The last two are amounts for the examples of the shape, so they need real ones: public examples
     (`source=Public(examples)`), or the private batch (`source="private"`).
@@ -112,7 +112,7 @@ class NoiseDefense(Defense, ABC, family="noise", amount="scale"):
         return torch.where(revealed > 0, revealed / factors, 0.0)
 
     def _seen(self, moments: Moments) -> Moments:
-        """What is left of the message after clamping, where that is looked at."""
+        """The moments of the clamped message, if sensitivities are known."""
         if self.clip is None or moments.squared_sensitivities is None:
             return moments
         return moments.clipped(self.clip)

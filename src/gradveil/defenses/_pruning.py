@@ -3,6 +3,7 @@
 from abc import ABC, abstractmethod
 from dataclasses import KW_ONLY, dataclass, replace
 from functools import cached_property
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -49,6 +50,9 @@ class PruningDefense(Defense, ABC, amount="ratio"):
 
     reads = "values"
 
+    noisy: ClassVar[str]
+    """A class's label where it has noise, if that is not its own "with noise"."""
+
     ratio: float | None = None
     _: KW_ONLY
     utility_budget: float | None = None
@@ -73,7 +77,8 @@ class PruningDefense(Defense, ABC, amount="ratio"):
     @cached_property
     def about(self) -> About:
         about, family = super().about, "pruning" if self.noise is None else "noisy pruning"
-        label = about.label.replace("pruning", family)
+        noisy = vars(type(self)).get("noisy", f"{about.label} with noise")
+        label = about.label if self.noise is None else noisy
         varies = about.private and about.needs.sensitivities  # else the message shows its choices
         return replace(about, label=label, family=family, varies=varies)
 
@@ -145,6 +150,7 @@ class GradientPruning(PruningDefense, label="pruning"):
     """
 
     source: Source | str = "private"
+    noisy = "noisy pruning"
 
     def shape(self, moments: Moments) -> Shape:
         """That of its noise."""
@@ -182,7 +188,7 @@ class OptimalPruning(PruningDefense, twin=GradientPruning):
     {'w': tensor([ 0., -9.])}
     """
 
-    reads = "sensitivities"
+    reads, noisy = "sensitivities", "optimal noisy pruning"
 
     _: KW_ONLY
     granularity: str = "parameter"

@@ -21,7 +21,7 @@ from ._config import (
 )
 from ._guard import Limits, ModelGuard, RefusedError
 from ._planner import PackedShape, Planner
-from ._run import Evaluation, FederatedRun, digest, evaluate, round_metrics
+from ._run import Evaluation, FederatedRun, evaluate, round_metrics
 from ._server import (
     SEEDED,
     RoundMetrics,

@@ -90,7 +90,7 @@ class Federation:
 
 
 def sample_clients(identifiers: Sequence[int], fraction: float, seed: int, round: int) -> list[int]:
-    """`count_asked` of them, drawn anew in every round, in order."""
+    """A fresh random choice of `count_asked` clients for this round, sorted."""
     count = count_asked(len(identifiers), fraction)
     drawn = torch.randperm(len(identifiers), generator=named_stream(seed, "sampling", round))
     return sorted(identifiers[i] for i in drawn[:count].tolist())

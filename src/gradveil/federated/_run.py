@@ -25,6 +25,7 @@ from gradveil._checks import (
     check_tensor,
 )
 from gradveil._files import write_atomically
+from gradveil._fingerprint import digest, state_of
 from gradveil.messages import LossFunction, check_match, gradient_of
 from gradveil.privacy import PrivacyAccount
 
@@ -380,14 +381,6 @@ def run_fingerprint(server: Server, clients: Sequence[Client], options: dict[str
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 
-def digest(tensor: Tensor) -> str:
-    """SHA-256 of a tensor's numbers, with its type and shape."""
-    plain = tensor.detach().cpu().contiguous()
-    head = f"{plain.dtype} {tuple(plain.shape)} ".encode()
-    data = plain.flatten().view(torch.uint8).numpy().tobytes() if plain.numel() else b""
-    return hashlib.sha256(head + data).hexdigest()
-
-
 def describe(thing: object) -> Any:
     """What an object is and its public attributes, all the way down, as plain values."""
     if isinstance(thing, Tensor):
@@ -398,10 +391,8 @@ def describe(thing: object) -> Any:
         return [describe(part) for part in thing]
     if isinstance(thing, dict):
         return {str(key): describe(part) for key, part in thing.items()}
-    if isinstance(thing, functools.partial):
-        return ["partial", *(describe(part) for part in (thing.func, thing.args, thing.keywords))]
-    if isinstance(thing, types.FunctionType):
-        return [f"{thing.__module__}.{thing.__qualname__}", _code(thing.__code__)]
+    if isinstance(thing, (functools.partial, types.FunctionType, types.MethodType)):
+        return state_of(thing)  # what it holds is what it does
     kind = thing if callable(thing) and hasattr(thing, "__qualname__") else type(thing)
     public = {k: describe(v) for k, v in getattr(thing, "__dict__", {}).items() if k[0] != "_"}
     inside = _module(thing) if isinstance(thing, nn.Module) else []
@@ -413,9 +404,3 @@ def _module(module: nn.Module) -> list[Any]:
     trained = [name for name, parameter in module.named_parameters() if parameter.requires_grad]
     numbers = {name: digest(value) for name, value in module.state_dict().items()}
     return [repr(module), trained, [each.training for each in module.modules()], numbers]
-
-
-def _code(code: types.CodeType) -> list[Any]:
-    """What a function does, wherever it is written."""
-    constants = [_code(c) if isinstance(c, types.CodeType) else repr(c) for c in code.co_consts]
-    return [code.co_code.hex(), list(code.co_names), constants]

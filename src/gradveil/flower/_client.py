@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from gradveil._checks import WrongType, WrongValue, check_count, check_finite, check_structure
 from gradveil._tensors import Tensors
 from gradveil.data import Dataset
-from gradveil.defenses import Defense, GradientNoise, LaplaceNoise, PrivateNoise
+from gradveil.defenses import Defense, PrivateNoise
 from gradveil.federated import (
     Client,
     Limits,
@@ -32,6 +32,7 @@ from gradveil.federated import (
     load_received,
 )
 from gradveil.messages import LossFunction, trainable_parameters
+from gradveil.sensitivity import Moments
 from gradveil.shapes import Shape
 
 TrainFunction = Callable[[Message, Context], Message]
@@ -218,8 +219,8 @@ class DefendReply:
         def train(message, context): ...
 
     A mod sees weights, not examples, models or losses. So it takes noise that needs nothing else:
-    `GradientNoise(scale)`, `LaplaceNoise(scale)` and `PrivateNoise(..., unit="client")`, which
-    clips the whole update.
+    `GradientNoise(scale)`, `LaplaceNoise(scale)`, a defense of one's own that reads nothing and
+    adds noise to all it sends, or `PrivateNoise(..., unit="client")`, which clips the whole.
 
     Of the reply's metrics the number of examples is sent on, and nothing else: losses and
     accuracies tell of the data. With `PrivateNoise` that number is 1 for every client: how many
@@ -233,9 +234,7 @@ class DefendReply:
     """
 
     def __init__(self, defense: Defense, unchanged: Collection[str] = ()) -> None:
-        noise = (
-            isinstance(defense, GradientNoise | LaplaceNoise) and not defense.about.needs.moments
-        )
+        noise = isinstance(defense, Defense) and _is_fixed_noise(defense)
         private = isinstance(defense, PrivateNoise) and defense.unit == "client"
         if not noise and not private:
             known = "GradientNoise(scale), LaplaceNoise(scale), or PrivateNoise(..., unit='client')"
@@ -274,6 +273,15 @@ class DefendReply:
         check_finite(moved, "the update")
         sent = self.defense(lambda _: moved, torch.zeros(1, 1))
         return {n: w + sent[n].to(w) if n in sent else w for n, w in received.items()}
+
+
+def _is_fixed_noise(defense: Defense) -> bool:
+    """Whether it adds noise to all that it sends, and looks at nothing to do so."""
+    about, zero = defense.about, {"": torch.zeros(1)}
+    if about.needs.moments or about.private or about.whole:
+        return False
+    known = defense.plan(Moments.of_values(zero, 1)).information(zero)
+    return bool(known[""].isfinite())
 
 
 def _rest(content: RecordDict, *, tell: bool) -> dict[str, Any]:

@@ -47,7 +47,9 @@ class AnyMechanism(ABC):
     """A random map y ~ S(g), entry by entry, with the three numbers that the theory needs.
 
     What has these four methods is one. The fields `std`, `keep`, `clip` and `step` of ours are
-    levels: numbers or, by parameter name, tensors in the parameter's shape.
+    levels: numbers or, by parameter name, tensors in the parameter's shape. `attacks.Adaptive`
+    takes a mechanism of one's own for normal noise of its `variance` around the values; what
+    changes the values before the noise belongs into `Defense.prepared`.
 
     >>> isinstance(Mechanism(std=0.1), AnyMechanism)
     True

@@ -46,7 +46,7 @@ class Shape:
     silent: bool = False
     floor: float | None = None
     made: dict[Any, Any] = field(default_factory=dict, init=False, repr=False)
-    """What is made of it once for all that share it, such as mechanisms."""
+    """Cache of what is derived from this shape, shared by all its users."""
 
     def __post_init__(self) -> None:
         check_kind(self.factors, "factors", Mapping, "Give tuples of tensors by parameter name.")

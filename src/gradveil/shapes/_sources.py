@@ -102,7 +102,7 @@ class KeptSource(Source):
         return self._given.to(asked.inputs.device)
 
     def follow(self, other: "KeptSource") -> None:
-        """Take over what another one of the same kind keeps, as made just now.
+        """Copy another source's kept shape and restart its refresh count.
 
         So several defenses, or the clients of several trainings, have a shape that was made once at
         the same model.
@@ -242,7 +242,7 @@ class Public(KeptSource):
 
     Args:
         examples: Public inputs and targets, shaped like private ones. Eight batches reach nearly
-            all of the gain that there is; two are enough not to lose.
+            all of the gain that there is; two are enough to do no worse than isotropic noise.
         refresh_every: Calls from one shape to the next.
         batch_size: Of the public batches; that of the private one if `None`, or half of the
             examples where there are fewer than two batches.

@@ -186,7 +186,11 @@ def test_the_first_pages_use_no_words_of_the_theory():
 
 def test_every_point_is_in_the_table_and_the_file(tmp_path: Path):
     result = frontier_result(size=2)
-    assert len(points_table(result).rows) == 31
+    table = points_table(result)
+    assert len(table.rows) == 31
+    place = [column.label for column in table.columns].index("Strength")
+    strengths = [row[place].text for row in table.rows if row[0].text == "private noise"]
+    assert strengths[0] == "multiplier 0.05"
     write_results(result, tmp_path)
     with (tmp_path / "points.csv").open() as file:
         rows = list(csv.DictReader(file))

@@ -24,3 +24,6 @@ def test_a_plan_from_public_examples_says_where_they_go():
     line = python_line("optimal-noise(scale=0.1)", "public")
     source = "source=gradveil.Public((public_inputs, public_targets))"
     assert line == f"defense = gradveil.OptimalNoise(scale=0.1, {source})"
+    own = python_line("my.mod:Foo", "public")
+    assert own == f"defense = my.mod.Foo({source})"
+    compile(own, "pasted", "exec")

@@ -11,6 +11,7 @@ import pytest
 from gradveil.audit import AuditResult
 from gradveil.audit._result import Point
 from gradveil.audit.report import render_report, write_results
+from gradveil.audit.report._tables import Table, attack_table, points_table, summary_table
 from gradveil.audit.report._words import interval, number
 from gradveil.scoring import Interval
 from tests.audit.example_result import (
@@ -64,6 +65,14 @@ def tables(html: str) -> dict[str, list[list[tuple[str | None, str]]]]:
     return parser.rows
 
 
+def rows_of(html: str, table: Table) -> list[dict[str, tuple[str | None, str]]]:
+    """The rows of a table of the page, each cell by the heading of its column."""
+    labels = [column.label for column in table.columns]
+    head, *rows = tables(html)[f"table-{table.name}"]
+    assert all(text.startswith(label) for (_, text), label in zip(head, labels, strict=True))
+    return [dict(zip(labels, row, strict=True)) for row in rows]
+
+
 @pytest.fixture(scope="module")
 def html() -> str:
     return render_report(example_result())
@@ -78,43 +87,51 @@ def without_plotly(html: str) -> str:
 
 
 def test_numbers_of_the_summary_are_those_of_the_result(html: str):
-    rows = tables(html)["table-summary"][1:]
-    for row, defense in zip(rows, example_result().defenses, strict=True):
-        expected = [defense.utility_first, defense.utility_second]
-        assert [float(value) for value, _ in row[1:3]] == expected
-        assert [float(value) for value, _ in row[9:]] == [defense.bytes_sent, defense.time_ratio]
+    result = example_result()
+    for row, defense in zip(rows_of(html, summary_table(result)), result.defenses, strict=True):
+        expected = {
+            "Signal kept": defense.utility_first,
+            "Noise": defense.utility_second,
+            "Message": defense.bytes_sent,
+            "Time": defense.time_ratio,
+        }
+        assert {name: float(row[name][0] or "nan") for name in expected} == expected
 
 
 def test_a_bound_is_a_number_or_no_guarantee(html: str):
-    rows = tables(html)["table-summary"][1:]
-    for row, defense in zip(rows, example_result().defenses, strict=True):
+    result = example_result()
+    for row, defense in zip(rows_of(html, summary_table(result)), result.defenses, strict=True):
+        value, text = row["Reference error"]
         if defense.bound is None:
-            assert row[3:5] == [(None, "no guarantee"), (None, "no guarantee")]
-            assert row[6][1] == "–"
+            assert (value, text) == row["Reference PSNR"] == (None, "no guarantee")
+            assert row["A limit for"][1] == "–"
         else:
-            assert float(row[3][0] or "nan") == defense.bound.mse
-            assert row[3][1].startswith(number(defense.bound.mse))
-            assert row[6][1] == defense.bound.prior
+            assert float(value or "nan") == defense.bound.mse
+            assert text.startswith(number(defense.bound.mse))
+            assert row["A limit for"][1] == defense.bound.prior
 
 
 def test_numbers_of_the_points_are_those_of_the_result(html: str):
-    frontier = example_result().frontier
-    rows = tables(html)["table-points"][1:]
-    points = [point for _, point in frontier.points()]
+    result = example_result()
+    rows = rows_of(html, points_table(result))
+    points = [point for _, point in result.frontier.points()]
     for row, point in zip(rows, points, strict=True):
         assert point.loss is not None
-        assert float(row[5][0] or "nan") == point.loss.mean
-        assert row[5][1] == estimate(point.loss)
+        value, text = row["Loss"]
+        assert float(value or "nan") == point.loss.mean
+        assert text == estimate(point.loss)
 
 
 def test_numbers_of_the_attacks_are_those_of_the_result(html: str):
-    rows = iter(tables(html)["table-attacks"][1:])
-    for defense in example_result().defenses:
+    result = example_result()
+    rows = iter(rows_of(html, attack_table(result)))
+    for defense in result.defenses:
         for attack in defense.attacks:
             row = next(rows)
             assert attack.psnr is not None
-            assert [text for _, text in row[3:5]] == [estimate(attack.mse), estimate(attack.psnr)]
-            assert float(row[3][0] or "nan") == attack.mse.mean
+            assert row["Error"][1] == estimate(attack.mse)
+            assert row["PSNR"][1] == estimate(attack.psnr)
+            assert float(row["Error"][0] or "nan") == attack.mse.mean
     assert next(rows, None) is None
 
 

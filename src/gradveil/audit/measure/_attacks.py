@@ -202,8 +202,8 @@ STREAM = 5
 """The place of its random numbers in those of an audit."""
 
 
-def told_apart(laboratory: Laboratory, defense: Defense) -> ToldApart | None:
-    """What the exact attacker reaches; `None` where it cannot be computed.
+def told_apart(laboratory: Laboratory, defense: Defense) -> tuple[ToldApart | None, list[str]]:
+    """What the exact attacker reaches; `None` where it cannot be computed. With what to note.
 
     Candidates are public examples where there are any, of one class where one has enough, and the
     same for all defenses. One that does not state what it does as a mechanism with a likelihood
@@ -212,7 +212,7 @@ def told_apart(laboratory: Laboratory, defense: Defense) -> ToldApart | None:
     subject = laboratory.subject
     count, one_class = candidate_choice(subject.known[1], subject.batch_size)
     if count < 2:
-        return None
+        return None, []
     entries = sum(p.numel() for p in trainable_parameters(subject.model).values())
     trials = TRIALS // 8 if defense.about.private else TRIALS
     trials = max(LEAST_TRIALS, min(trials, MOST_WORK // (count * entries)))
@@ -228,8 +228,9 @@ def told_apart(laboratory: Laboratory, defense: Defense) -> ToldApart | None:
             generator=numbered_stream(laboratory.settings.seed, STREAM),
         )
     except TypeError:  # no mechanism, or one without a likelihood
-        return None
-    return ToldApart(report.candidates, trials, report.rate, report.bits, one_class)
+        why = "the likelihood of what it sends is not known exactly"
+        return None, [f"Behind {defense.about.label} nobody tells candidates apart here: {why}."]
+    return ToldApart(report.candidates, trials, report.rate, report.bits, one_class), []
 
 
 def identified(

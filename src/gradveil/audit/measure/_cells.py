@@ -61,8 +61,8 @@ def attack(settings: Settings, laboratory: Laboratory) -> dict[str, Any]:
 def identify(settings: Settings, laboratory: Laboratory) -> dict[str, Any]:
     """What the exact attacker reaches, at one moment of the training."""
     now = laboratory.after(settings["defense"], settings["round"])
-    found = told_apart(now, now.defense(settings["defense"]))
-    return {"told_apart": None if found is None else asdict(found)}
+    found, notes = told_apart(now, now.defense(settings["defense"]))
+    return {"told_apart": None if found is None else asdict(found), "notes": notes}
 
 
 def bound(settings: Settings, laboratory: Laboratory) -> dict[str, Any]:

@@ -223,6 +223,10 @@ def points_table(result: AuditResult) -> Table:
     return _table("points", caption, rows)
 
 
+SHORTER = {"noise_multiplier": "multiplier"}
+"""Names of amounts that are too long for a column."""
+
+
 def point_row(result: AuditResult, curve: Curve, point: Point) -> Row:
     """What leaks at one strength, and what it costs."""
     frontier, leak, told = result.frontier, point.strongest, point.told_apart
@@ -239,8 +243,8 @@ def point_row(result: AuditResult, curve: Curve, point: Point) -> Row:
     goals = _answers_at(frontier, point)
     strength = setting(point.defense) or ABSENT
     if point.amount is not None and curve.amount_name:
-        name = curve.amount_name.replace("_", " ").removeprefix("noise ")
-        strength = f"{name} {point.amount:.3g}"
+        name = SHORTER.get(curve.amount_name, curve.amount_name)
+        strength = f"{name.replace('_', ' ')} {point.amount:.3g}"
     return {
         Column("Defense", words=True): _words(curve.name),
         Column("Strength", words=True): Cell(strength, point.amount, goals),

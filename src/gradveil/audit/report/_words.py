@@ -175,7 +175,8 @@ def verdict(
     error is given, in [0, 1] units.
     """
     what, bound = "images" if is_image else "values", promise.bound
-    promised = f"Nothing is guaranteed: {promise.no_guarantee}".removesuffix(": ") + "."
+    why = f": {promise.no_guarantee}" if promise.no_guarantee else ""
+    promised = f"Nothing is guaranteed{why}."
     if bound is not None and bound.holds:
         near = bound.mse_pixels is not None and bound.mse_pixels <= COPY * guess_error
         promised = (
@@ -295,14 +296,11 @@ def python_line(defense: str, plan: str) -> str:
     >>> python_line("optimal-noise(scale=0.012)", "model")
     'defense = gradveil.OptimalNoise(scale=0.012)'
     """
-    made = _python(Spec.parse(defense))
-    if plan == "public":
-        public = "source=gradveil.Public((public_inputs, public_targets))"
-        made = f"{made.removesuffix(')')}, {public})"
-    return f"defense = {made}"
+    public = ("source=gradveil.Public((public_inputs, public_targets))",)
+    return f"defense = {_python(Spec.parse(defense), *(public if plan == 'public' else ()))}"
 
 
-def _python(value: Any) -> str:
+def _python(value: Any, *more: str) -> str:
     if not isinstance(value, Spec):
         return repr(value)
     name = value.name.replace(":", ".")
@@ -310,7 +308,7 @@ def _python(value: Any) -> str:
         made = DEFENSES[name].build.__name__
         name = f"gradveil.{made}" if made in gradveil.__all__ else f"gradveil.defenses.{made}"
     items = [f"{key}={_python(part)}" for key, part in value.arguments.items()]
-    return f"{name}({', '.join(items)})"
+    return f"{name}({', '.join([*items, *more])})"
 
 
 def answer_of(wish: Wish, laboratory: Laboratory, plain: Point) -> Answer:
