@@ -10,6 +10,7 @@ from gradveil.catalog import (
     ATTACKS,
     DEFENSES,
     ESTIMATORS,
+    Spec,
     build_attack,
     build_defense,
     build_estimator,
@@ -114,3 +115,9 @@ def test_a_prior_is_named_where_it_has_no_specification() -> None:
     assert spec_of(defense) == (
         "optimal-noise(target_error=0.1, prior=<Gaussian fitted to 3 samples>)"
     )
+
+
+def test_the_papers_name_is_another_spelling() -> None:
+    assert Spec.parse("dpsgd(0.1, clip=1)") == Spec("clamped-noise", {"scale": 0.1, "clip": 1})
+    built = build_defense("optimal-dpsgd(scale=0.1, clip=1.0)")
+    assert built == build_defense("optimal-clamped-noise(scale=0.1, clip=1.0)")

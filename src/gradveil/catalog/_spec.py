@@ -24,7 +24,15 @@ from gradveil._imports import AllowImports, imported, makes, owned_by, takes
 from gradveil.defenses import Defense
 from gradveil.sensitivity import Estimator
 
-from ._entries import ATTACKS, DEFENSES, ESTIMATORS, EVERYTHING, MODELS, Entry
+from ._entries import (
+    ATTACKS,
+    DEFENSES,
+    ESTIMATORS,
+    EVERYTHING,
+    MODELS,
+    OTHER_SPELLINGS,
+    Entry,
+)
 
 if TYPE_CHECKING:  # who builds defenses imports no attack
     from gradveil.attacks import Attack
@@ -82,6 +90,7 @@ class _Reader:
             comma = self._text[start : self._place - 1].rstrip().endswith(",")
             return values[0] if len(values) == 1 and not comma else tuple(values)
         name = self._take(_NAME) or self._fail()
+        name = OTHER_SPELLINGS.get(name, name)
         if name in _WORDS:
             return _WORDS[name]
         return Spec(name, self._arguments(name) if self._take(r"\(") else {})
