@@ -10,8 +10,10 @@ from torch.nn.functional import cross_entropy
 from gradveil import GradientNoise, NoDefense
 from gradveil._random import named_stream
 from gradveil.audit import Federation
+from gradveil.audit.measure import Laboratory
 from gradveil.audit.measure._training import make_pool, trained_model
 from gradveil.messages import LocalSteps
+from gradveil.shapes import Public
 from tests.audit.small import make_subject, table, table_model
 
 
@@ -68,3 +70,16 @@ def test_a_share_of_the_clients_is_asked():
     half = trained_model(audited, NoDefense(), Federation(rounds=1, fraction=0.5), 0, 1)
     pairs = zip(every.parameters(), half.parameters(), strict=True)
     assert not all(torch.equal(a, b) for a, b in pairs)
+
+
+@pytest.mark.parametrize("name", ["optimal-noise(scale=0.1)", "optimal-pruning(ratio=0.5)"])
+def test_a_defense_that_plans_from_public_examples_trains(name):
+    """Each client has its own copy of what was planned; the audited defense stays as it is."""
+    laboratory = Laboratory(subject(None), Federation(rounds=2))
+    defense = laboratory.defense(name, training=True)
+    assert isinstance(defense.source, Public)
+    before = defense.state_dict()
+    model = trained_model(laboratory.subject, defense, laboratory.federation, 0, 2)
+    assert all(bool(p.isfinite().all()) for p in model.parameters())
+    after = defense.state_dict()
+    assert before["step"] == after["step"]
