@@ -253,7 +253,7 @@ def unwritten(model: nn.Module) -> Iterator[None]:
     try:
         yield
     finally:
-        written = [name for name, tensor in held.items() if not _same_bits(tensor, before[name])]
+        written = [name for name, tensor in held.items() if not same_bits(tensor, before[name])]
         for name in written:
             held[name].data = before[name]
     if written:
@@ -266,7 +266,7 @@ def unwritten(model: nn.Module) -> Iterator[None]:
         )
 
 
-def _same_bits(a: Tensor, b: Tensor) -> bool:
+def same_bits(a: Tensor, b: Tensor) -> bool:
     """Also where both are NaN; of tensors in other layouts, whether they have the same numbers."""
     if a.is_meta or a.shape != b.shape:
         return a.is_meta and a.shape == b.shape
