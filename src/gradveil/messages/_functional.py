@@ -224,11 +224,14 @@ def _copied(value: Any, name: str, kept: dict[int, Any]) -> Any:
     try:
         return deepcopy(value, kept)
     except Exception as error:
+        scripted = name.startswith(torch.jit.RecursiveScriptModule.__name__)
         raise WrongType(
             "model",
             "hold what can be copied, so that nothing is written into yours",
             f"that `copy.deepcopy` of `{name}` fails with `{first_line(error)}`",
-            "Keep it out of the module.",
+            "Pass the original module, not a scripted one."
+            if scripted
+            else "Keep it out of the module.",
         ) from error
 
 

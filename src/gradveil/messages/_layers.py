@@ -314,6 +314,8 @@ class Recorder(TorchFunctionMode):
         name = self._names.get(id(weight))
         if name is None or not self._enters(input) or input.dim() < 2:
             return None
+        if bias is not None and bias.shape != weight.shape[:1]:  # it is broadcast
+            return None
         h = F.linear(input, weight.detach(), _constant(bias))
         before = [use.shape[0] for use in self.uses if isinstance(use, ConvUse)][-1:]
         flattened = before and input.dim() == 2 and input.shape[1] % before[0] == 0
