@@ -1,6 +1,7 @@
 import pytest
 import torch
 from torch import nn
+from torch.autograd import forward_ad
 from torch.nn.functional import cross_entropy
 
 from gradveil import GradientMessage, GradientNoise
@@ -121,3 +122,17 @@ def test_a_client_with_a_guard_does_not_answer():
     client.reply(perceptron(), cross_entropy)
     with pytest.raises(RefusedError, match="Nothing was sent"):
         client.reply(Fishing(3).plant(perceptron()), cross_entropy)
+
+
+class OfSlopes(nn.Linear):
+    """Takes derivatives by itself."""
+
+    def forward(self, x):
+        with forward_ad.dual_level():
+            dual = super().forward(forward_ad.make_dual(x, torch.ones_like(x)))
+            return forward_ad.unpack_dual(dual.square()).tangent
+
+
+def test_a_model_of_which_no_layer_is_known():
+    message = GradientMessage(OfSlopes(4, 3), cross_entropy, torch.tensor([0, 1]))
+    assert list(ModelGuard().signs(message, torch.ones(2, 4))) == []

@@ -134,6 +134,8 @@ def _signals(loss: FunctionalLoss, targets: Any, inputs: Tensor) -> list[LayerUs
         lambda: loss(own, x.view_as(x), targets),
     )
     uses = [use for use in recorder.uses if use.h.requires_grad]
+    if not uses:  # no layer is known
+        return []
     signals = torch.autograd.grad(
         value, [use.h for use in uses], allow_unused=True, materialize_grads=True
     )

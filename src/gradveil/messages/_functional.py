@@ -224,11 +224,14 @@ def _copied(value: Any, name: str, kept: dict[int, Any]) -> Any:
     try:
         return deepcopy(value, kept)
     except Exception as error:
+        scripted = name.startswith(torch.jit.RecursiveScriptModule.__name__)
         raise WrongType(
             "model",
             "hold what can be copied, so that nothing is written into yours",
             f"that `copy.deepcopy` of `{name}` fails with `{first_line(error)}`",
-            "Keep it out of the module.",
+            "Pass the original module, not a scripted one."
+            if scripted
+            else "Keep it out of the module.",
         ) from error
 
 
@@ -253,7 +256,7 @@ def unwritten(model: nn.Module) -> Iterator[None]:
     try:
         yield
     finally:
-        written = [name for name, tensor in held.items() if not _same_bits(tensor, before[name])]
+        written = [name for name, tensor in held.items() if not same_bits(tensor, before[name])]
         for name in written:
             held[name].data = before[name]
     if written:
@@ -266,7 +269,7 @@ def unwritten(model: nn.Module) -> Iterator[None]:
         )
 
 
-def _same_bits(a: Tensor, b: Tensor) -> bool:
+def same_bits(a: Tensor, b: Tensor) -> bool:
     """Also where both are NaN; of tensors in other layouts, whether they have the same numbers."""
     if a.is_meta or a.shape != b.shape:
         return a.is_meta and a.shape == b.shape

@@ -7,6 +7,7 @@ from typing import Any, TypeVar
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch.autograd import forward_ad
 from torch.overrides import TorchFunctionMode
 
 from gradveil._tensors import Tensors
@@ -210,6 +211,9 @@ _METHODS: dict[Any, str] = {
 }
 """The layers that a recorder knows."""
 
+DERIVATIVES = (torch.autograd.grad, torch.autograd.backward, Tensor.backward)
+"""What takes derivatives; all others of torch call these, or are in forward mode."""
+
 
 class Recorder(TorchFunctionMode):
     """Notes each use of a parameter in a layer it knows; all other parameters land in `others`.
@@ -217,7 +221,8 @@ class Recorder(TorchFunctionMode):
     Known are linear layers, convolutions, embeddings of what is differentiated, and the scale and
     shift of batch (in eval mode), layer and group normalisation, wherever a model calls them:
     functions are watched, not modules. In a known layer parameters act as constants, so that no
-    weight gradients are computed on the way.
+    weight gradients are computed on the way. Where the model or the loss differentiates by itself,
+    that would leave out what a weight has to do with such a derivative: then no layer is known.
 
     Args:
         parameters: Leaves, by name.
@@ -241,12 +246,15 @@ class Recorder(TorchFunctionMode):
         self._names = {id(parameter): name for name, parameter in parameters.items()}
         self.uses: list[LayerUse] = []
         self.others: set[str] = set()
+        self.differentiates = False
+        """Whether a derivative was taken inside of the run."""
 
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
         """Record the call if a parameter takes part in it."""
         kwargs = kwargs or {}
+        self.differentiates |= func in DERIVATIVES or forward_ad._current_level >= 0
         names = (self._names.get(id(tensor)) for tensor in tensors_in(args, kwargs))
         touched = {name for name in names if name is not None}
         if not touched:
@@ -288,6 +296,8 @@ class Recorder(TorchFunctionMode):
     def shared(self) -> set[str]:
         """Parameters of layers that are used elsewhere, too, or with another first axis."""
         names = [name for use in self.uses for name in use.names]
+        if self.differentiates:
+            return set(names)
         twice = {name for name in names if names.count(name) > 1 or name in self.others}
         if self._examples is None:
             return twice
@@ -303,6 +313,8 @@ class Recorder(TorchFunctionMode):
     def _linear(self, input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor | None:
         name = self._names.get(id(weight))
         if name is None or not self._enters(input) or input.dim() < 2:
+            return None
+        if bias is not None and bias.shape != weight.shape[:1]:  # it is broadcast
             return None
         h = F.linear(input, weight.detach(), _constant(bias))
         before = [use.shape[0] for use in self.uses if isinstance(use, ConvUse)][-1:]

@@ -89,7 +89,8 @@ def rows_are_independent(loss: FunctionalLoss, parameters: Tensors, batch: Tenso
     """Whether examples have the same outputs beside others as beside copies of themselves.
 
     In batches of one size, where rounding is the same. `None` where that cannot be said: the model
-    fails, draws random numbers, or does not return one row for each example, a single one too.
+    fails, draws random numbers, returns what is not finite, or does not return one row for each
+    example, a single one too.
     """
     before = random.getstate(), np.random.get_state()[2]  # type: ignore[index]
     try:
@@ -103,6 +104,8 @@ def rows_are_independent(loss: FunctionalLoss, parameters: Tensors, batch: Tenso
             raise
         return None
     if drew or together.shape != alone.shape or single.shape != alone[:1].shape:
+        return None
+    if not alone.isfinite().all():
         return None
     rounding = ROUNDING * torch.finfo(alone.dtype).eps * float(alone.abs().max())
     return bool((together - alone).abs().max() <= rounding)
@@ -153,7 +156,8 @@ def is_sum_over_examples(loss: Callable[[Tensor], Tensor], outputs: Tensor) -> b
 
 
 CLOSE = 1e-3
-"""How far gradients of a batch may be from those of its examples, relative to the largest."""
+"""How far gradients of a batch may be from those of its examples, relative to the largest; four
+units in the last place in half precision."""
 
 MOST_OUTPUTS = 2**22
 """Made up for a loss."""
@@ -237,9 +241,13 @@ def _find_reduction(message: "GradientMessage", rows: Tensor, targets: Tensor | 
     alone = torch.cat(singles)
     if sources.weighted:
         return None
-    if _close(slopes, alone / len(rows)):
+    precision = rows.dtype
+    if torch.is_autocast_enabled(rows.device.type):
+        precision = torch.get_autocast_dtype(rows.device.type)
+    tolerance = max(CLOSE, 4 * torch.finfo(precision).eps)
+    if _close(slopes, alone / len(rows), tolerance):
         return "mean"
-    return "sum" if _close(slopes, alone) else None
+    return "sum" if _close(slopes, alone, tolerance) else None
 
 
 def _penalty(message: "GradientMessage", outputs: Tensor) -> Tensors | None:
@@ -347,9 +355,9 @@ def _slopes(message: "GradientMessage", rows: Tensor, targets: Tensor | None) ->
     return torch.zeros_like(rows) if found is None else found["outputs"]
 
 
-def _close(a: Tensor, b: Tensor) -> bool:
+def _close(a: Tensor, b: Tensor, tolerance: float) -> bool:
     scale = float(torch.maximum(a.abs().max(), b.abs().max()))
-    return torch.allclose(a, b, rtol=0.0, atol=CLOSE * scale)
+    return torch.allclose(a, b, rtol=0.0, atol=tolerance * scale)
 
 
 DATA, PARAMETERS = 1, 2

@@ -5,6 +5,7 @@ fails, the message is evaluated once more, plainly and step by step, and the fir
 is named (`explained`). Where nothing fails this costs nothing.
 """
 
+import traceback
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -301,6 +302,10 @@ def _blamed(argument: str, expected: str, advice: str) -> Iterator[None]:
         if is_out_of_memory(error) or (isinstance(error, ValueError) and is_ours(error)):
             raise
         found = f"that it fails with `{first_line(error)}`"
+        for frame in traceback.extract_tb(error.__traceback__):
+            if "_higher_order_ops" in frame.filename:  # torch compiles these, and may fail at it
+                found, advice = f"{found} in `torch.{frame.name}`", "Replace that operation."
+                break
         raise ModelError(argument, expected, found, advice) from error
 
 

@@ -586,6 +586,52 @@ class NeverWritten(Net):
         return h + 50 * torch.empty(4).clamp(-1, 1) + h.new_empty(h.shape).clamp(-1, 1)
 
 
+MEAN, VARIANCE = torch.zeros(1), torch.ones(1)
+"""Running statistics that no module holds."""
+
+EDGES = torch.ones(1).to_sparse()
+
+
+def start() -> None:
+    """Counts and statistics as they were at first."""
+    COUNT[0] = 0
+    os.lseek(FILE, 0, os.SEEK_SET)
+    MEAN.zero_()
+    VARIANCE.fill_(1.0)
+    EDGES.values().zero_()
+
+
+class StatisticsOfAll(ZeroHead):
+    """By an operation that does not say what it writes into."""
+
+    def between(self, h: Tensor) -> Tensor:
+        torch.batch_norm_update_stats(h.detach().reshape(1, 1, -1), MEAN, VARIANCE, 0.9)
+        return h * torch.sign(torch.sin(1e3 * MEAN))
+
+
+class StatisticsThatCount(ZeroHead):
+    """The same by constants, beside an operation that is carried out for each example alone."""
+
+    def between(self, h: Tensor) -> Tensor:
+        ones = torch.ones(2, 1)
+        torch.native_batch_norm(ones, None, None, MEAN, VARIANCE, True, 0.5, 1e-5)
+        return alone(h) * torch.sign(torch.sin(1e3 * MEAN))
+
+
+class CountsInASparseTensor(ZeroHead):
+    """In the memory of one of the tensors that it is made of."""
+
+    def between(self, h: Tensor) -> Tensor:
+        values = EDGES._values()
+        values.add_(1.0)
+        return alone(h) * torch.cos(torch.pi * values)
+
+
+def alone(h: Tensor) -> Tensor:
+    """The same, by an operation that is on no list."""
+    return h * (1 + 0 * torch.linalg.det(h.reshape(-1, 2, 2))).reshape(-1, 1)
+
+
 MODELS: tuple[Callable[[], nn.Module], ...] = (
     Standardises, MaskedClasses, AttendsToTheBatch, SortsByLength, SequenceFirst, LayerDrop,
     NumpyDrop, HookScalesByTheLargest, ModuleHook, CustomBackward, OwnRule, OwnOperation, Remembers,
@@ -595,5 +641,6 @@ MODELS: tuple[Callable[[], nn.Module], ...] = (
     ThroughNumpy, FallsBack, HookWithAGenerator, HookThatSeeds, DrawsTwice, OfItsOwnClass, Scripted,
     ScriptedFallsBack, Resized, ByADispatchMode, CodesByArrival, SeldomDrops, HalfPrecision,
     AnotherAnswers, GoesOn, AsksWhetherItTrains, CountsBesideAFailure, LooksInAThread,
-    FillsByIndex, ReadsItsWeights, NeverWritten, PicksRows, ReadsOn,
+    FillsByIndex, ReadsItsWeights, NeverWritten, PicksRows, ReadsOn, StatisticsOfAll,
+    StatisticsThatCount, CountsInASparseTensor,
 )  # fmt: skip

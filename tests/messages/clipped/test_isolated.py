@@ -39,8 +39,7 @@ def data() -> tuple[Tensor, Tensor]:
 
 def clipped(model: nn.Module, inputs: Tensor, targets: Tensor) -> Tensor:
     """The clipped sum, with draws, a count and a file that start anew."""
-    hostile.COUNT[0] = 0
-    os.lseek(hostile.FILE, 0, os.SEEK_SET)
+    hostile.start()
     message = GradientMessage(model, cross_entropy, targets, separable=True)
     found = ClippedMessage(message, CLIP, batch_size=1, grid=1.0, seed=11).values(inputs)
     return torch.cat([value.flatten() for value in found.values()])
@@ -70,6 +69,7 @@ REFUSED = {
 
 
 @pytest.mark.filterwarnings("ignore:Full backward hook is firing:UserWarning")
+@pytest.mark.filterwarnings("ignore:There is a performance drop:UserWarning")
 @pytest.mark.parametrize("room", [2**23, 1], ids=["at once", "in parts"])
 @pytest.mark.parametrize("build", hostile.MODELS, ids=lambda build: build.__name__)
 def test_leaving_one_out_moves_the_sum_by_the_clip(build, room, monkeypatch):
@@ -213,6 +213,22 @@ def test_the_sum_is_that_of_the_examples_alone():
         g = torch.cat([g.flatten() for g in torch.autograd.grad(loss, [*model.parameters()])])
         total += g * min(1.0, CLIP / float(g.norm()))
     torch.testing.assert_close(clipped(model, inputs, targets).float(), total, rtol=1e-3, atol=1e-6)
+
+
+STATISTICS = [hostile.StatisticsOfAll, hostile.StatisticsThatCount, hostile.CountsInASparseTensor]
+
+
+@pytest.mark.filterwarnings("ignore:There is a performance drop:UserWarning")
+@pytest.mark.parametrize("build", STATISTICS)
+def test_what_operations_write_without_a_word_depends_on_no_example(build):
+    torch.manual_seed(0)
+    model, (inputs, targets) = build(), data()
+    clipped(model, inputs, targets)
+    kept = []
+    for part in (slice(0, EXAMPLES), slice(0, 2)):
+        clipped(model, inputs[part], targets[part])
+        kept.append([t.clone() for t in (hostile.MEAN, hostile.VARIANCE, hostile.EDGES.values())])
+    assert all(torch.equal(*pair) for pair in zip(*kept, strict=True))
 
 
 def test_training_does_not_undo_it():

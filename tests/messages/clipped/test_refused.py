@@ -1,11 +1,14 @@
 """Models, losses and arguments that cannot be clipped example by example, and why."""
 
+from collections.abc import Callable
+
 import pytest
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, mse_loss
 
 from gradveil import GradientMessage, ModelError
+from gradveil._tensors import Tensors
 from gradveil.messages import ClippedMessage, ClippedUpdate
 from tests.zoo import named
 
@@ -120,3 +123,56 @@ def test_a_model_that_fails_is_explained():
     case = named("mlp")
     with pytest.raises(ModelError, match="should accept inputs of shape"):
         ClippedMessage(case.message(), 1.0).values(case.inputs()[:, :3])
+
+
+class Between(nn.Module):
+    """Two layers, and something of their own between them."""
+
+    def __init__(self, between: Callable[[Tensor], Tensor], **own: Tensor) -> None:
+        super().__init__()
+        self.first, self.second, self.between = nn.Linear(3, 3), nn.Linear(3, 2), between
+        for name, tensor in own.items():
+            self.register_buffer(name, tensor)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.second(self.between(torch.tanh(self.first(x))))
+
+
+def sent(model: nn.Module) -> tuple[Tensors, Tensors]:
+    x = torch.randn(2, 3, generator=torch.Generator().manual_seed(0))
+    message = GradientMessage(model, cross_entropy, torch.tensor([0, 1]))
+    return ClippedMessage(message, 1e4, batch_size=2).values(x), message(x)
+
+
+@pytest.mark.parametrize("shape", [(), (1,)])
+def test_a_bias_that_is_broadcast_is_clipped(shape: tuple[int, ...]):
+    model = Between(lambda h: nn.functional.linear(h, model.weight, model.bias))
+    model.weight, model.bias = (nn.Parameter(torch.randn(s)) for s in ((3, 3), shape))
+    for found, value in zip(*(values.values() for values in sent(model)), strict=True):
+        torch.testing.assert_close(found, value, rtol=1e-4, atol=1e-6)
+
+
+def test_torchs_own_loss_under_autocast_is_clipped():
+    with torch.autocast("cpu", torch.bfloat16):
+        found, values = sent(Between(torch.sin))
+    torch.testing.assert_close(found["second.bias"], values["second.bias"], rtol=0.05, atol=0.01)
+
+
+@pytest.mark.parametrize("number", [float("nan"), float("inf")])
+def test_a_buffer_that_is_not_finite_is_no_mixing(number: float):
+    model = Between(lambda h: h * model.scale, scale=torch.tensor([1.0, number, 1.0]))
+    with pytest.raises(ValueError, match=r"should be finite.*buffers"):
+        sent(model)
+
+
+@pytest.mark.filterwarnings("ignore:.torch.jit:DeprecationWarning")
+def test_a_scripted_part_is_named():
+    with pytest.raises(TypeError, match="Pass the original module"):
+        sent(Between(torch.jit.script(nn.Linear(3, 3))))
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_an_operation_that_cannot_be_recorded_is_named():
+    model = Between(lambda h: torch.cond(h.sum() > 0, lambda q: q * 2, lambda q: -q, (h,)))
+    with pytest.raises(ModelError, match=r"`torch\.cond`"):
+        sent(model)

@@ -271,3 +271,42 @@ def test_what_looks_at_values_is_no_tape():
 def test_memory_that_nothing_was_written_into_is_zero():
     tape = Tape(lambda x: x + torch.empty(4), [torch.ones(1, 4)])
     assert torch.equal(tape(torch.ones(1, 4)), torch.ones(1, 4))
+
+
+def test_what_is_not_known_to_read_only_gets_copies():
+    """A write that does not show for the made-up example."""
+    mean, variance = torch.zeros(1), torch.full((1,), 4 / 3)
+    before = mean.clone(), variance.clone()
+
+    def function(x: Tensor) -> Tensor:
+        torch.batch_norm_update_stats(x[:, None], mean[:], variance, 0.5)
+        return x + mean
+
+    tape = Tape(function, [torch.tensor([[1.0, -1.0, 1.0, -1.0]])])
+    tape(torch.tensor([[1.0, 2.0, 3.0, 4.0]]))
+    assert torch.equal(mean, before[0])
+    assert torch.equal(variance, before[1])
+
+
+def test_what_is_not_known_to_read_only_and_writes_is_refused():
+    mean, variance = torch.zeros(3)[1:2], torch.ones(1)
+    with pytest.raises(UnbatchableError, match=r"batch_norm_update_stats.* writes into what"):
+        Tape(
+            lambda x: torch.batch_norm_update_stats(x[:, None], mean, variance, 0.5)[0],
+            [torch.ones(1, 4)],
+        )
+    assert (mean.item(), variance.item()) == (0.0, 1.0)
+
+
+def test_copies_have_the_places_of_what_they_are_copies_of():
+    kept = torch.arange(12.0)[2:8].view(2, 3).t()
+    tape = Tape(lambda x: x + kept.unsafe_chunk(3)[1].as_strided((4,), (1,), 1), [torch.ones(1, 4)])
+    assert torch.equal(tape(torch.zeros(1, 4)), torch.tensor([[1.0, 2.0, 3.0, 4.0]]))
+
+
+def test_sparse_tensors_are_no_tape_but_to_be_made_dense():
+    kept = torch.eye(4).to_sparse()
+    with pytest.raises(UnbatchableError, match="sparse or nested"):
+        Tape(lambda x: x + kept._values(), [torch.ones(1, 4)])
+    tape = Tape(lambda x: x @ kept.to_dense(), [torch.ones(1, 4)])
+    assert torch.equal(tape(torch.full((1, 4), 2.0)), torch.full((1, 4), 2.0))

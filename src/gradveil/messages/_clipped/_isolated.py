@@ -18,7 +18,7 @@ What a run could learn of others in another way is taken from it:
 | operations whose rules for batches may mix | played for each example alone | |
 | random numbers of torch | new for each example, from a state that nobody knows | the same |
 | of `random`, `numpy.random` | one by one | new for each example, too |
-| of a generator of its own | of torch: one by one; else those of the run | the same |
+| of a generator of its own | of torch: one by one; else the same in every step | the same |
 | how far an open file was read | code meets made-up numbers only | each opens it again (Linux) |
 | memory of torch that was never written | 0 | filled |
 

@@ -333,7 +333,7 @@ def _add(sums: Tensors, part: Part, metric: Metric, clip: float) -> None:
             "The loss of each example",
             "be finite",
             f"{int((~part.losses.isfinite()).sum())} of {len(part.losses)} NaN or infinite",
-            "Nothing was sent; check the model's outputs and the targets.",
+            "Nothing was sent; check the model's outputs and buffers, and the targets.",
         )
     layers = [layer_squares(use, metric) for use in part.uses]
     squares = torch.zeros_like(part.losses, dtype=torch.float64)

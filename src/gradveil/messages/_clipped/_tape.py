@@ -10,7 +10,7 @@ from torch._ops import OpOverload
 from torch.func import vmap
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from .._functional import global_generator
+from .._functional import global_generator, same_bits
 from .._layers import tensors_in
 
 OWN_OPERATIONS = ("aten", "prims", "prim")
@@ -53,6 +53,10 @@ APART = frozenset(_APART.split())
 finds for each of them. With an underscore at the end, too. All others are carried out for each
 example alone."""
 
+READING = APART - {"native_batch_norm"} | {"as_strided"}
+"""Operations, beside those entry by entry, that write nothing but what they declare: the statistics
+of a batch are written into arguments that are not said to be."""
+
 
 def _rows(table: Tensor, index: Tensor, *_: Any, **__: Any) -> Tensor:
     return table.index_select(0, index.reshape(-1)).view(*index.shape, table.shape[1])
@@ -75,6 +79,9 @@ REPLACED: dict[Any, Callable[..., Tensor]] = {
 """Operations whose rules for batches put tables one behind the other: an index that is none of an
 example's own rows is one of another's. What they are noted as refuses such an index."""
 
+DENSE = (torch.ops.aten._to_dense.default,)
+"""Operations on sparse tensors whose result shares no memory with them."""
+
 RESHAPING = ("resize_", "resize_as_", "set_", "addbmm_")
 """Operations in place whose rules for batches mix examples where the shape changes."""
 
@@ -85,6 +92,10 @@ class UnbatchableError(Exception):
 
 class _Place(int):
     """That of a tensor of the run: a row, a constant, or the result of an operation."""
+
+
+class _Lent(_Place):
+    """Of what the code keeps, for an operation that is not known to leave it as it is: a copy."""
 
 
 class Tape(TorchDispatchMode):
@@ -114,7 +125,7 @@ class Tape(TorchDispatchMode):
         self._seen: list[Tensor] = []  # so that each keeps its identity
         self._places: dict[int, _Place] = {}
         self._memory: tuple[set[int], set[int]] = set(), set()  # of constants, of all others
-        self._varying = {self._add(row) for row in rows}  # from example to example
+        self._varying = {_memory_of(row) for row in rows if self._add(row)}  # with the example
         generators = torch.default_generator, global_generator(rows[0].device)
         self._states = {generator: generator.get_state() for generator in generators}
         with self:
@@ -138,23 +149,38 @@ class Tape(TorchDispatchMode):
         if func in REPLACED:
             with self, torch._C.DisableTorchFunction():
                 return REPLACED[func](*args, **kwargs)
-        mutable, draws = _facts(func)
+        mutable, draws, reads = _facts(func)
         if any(isinstance(one, torch.Generator) for one in (*args, *kwargs.values())):
             raise UnbatchableError("random numbers come from a generator of the model's own")
         met: list[_Place] = []
         place = partial(self._place, met)
         taken, named = _mapped(place, args), {n: _mapped(place, one) for n, one in kwargs.items()}
-        if mutable:
-            self._check_own(func, args, kwargs)
+        given = tensors_in(args, kwargs)
+        written = self._written(func, args, kwargs) if mutable else []
+        kept = [] if reads else [one for one in given if _memory_of(one) in self._memory[0]]
+        if kept:
+            lent = partial(_lent, {self._places[id(one)] for one in kept})
+            taken, named = _mapped(lent, taken), _mapped(lent, named)
         if draws and any(not torch.equal(g.get_state(), at) for g, at in self._states.items()):
             raise UnbatchableError("the model's code sets the state of a generator")
+        before = [_whole(one).clone() for one in kept]
         result = func(*args, **kwargs)
+        changed = [
+            at for at in zip(kept, before, strict=True) if not same_bits(_whole(at[0]), at[1])
+        ]
+        for one, bits in changed:
+            _whole(one).copy_(bits)
+        if changed:
+            raise UnbatchableError(f"`{func}` writes into what the model's code keeps")
         if draws:
             self._states = {g: g.get_state() for g in self._states}
-        made = [self._places.get(id(one)) or self._add(one) for one in tensors_in(result)]
-        varies = draws or not self._varying.isdisjoint(met)
+        results = tensors_in(result)
+        if func not in DENSE and any(_is_packed(one) for one in (*given, *results)):
+            raise UnbatchableError(f"`{func}` has tensors that are sparse or nested")
+        made = [self._places.get(id(one)) or self._add(one) for one in results]
+        varies = draws or any(_memory_of(one) in self._varying for one in given)
         if varies:
-            self._varying.update(made)
+            self._varying.update(map(_memory_of, (*results, *written)))
         if made or result is None:  # or an operation that only may fail
             self._steps.append((func, taken, named, met, made))
         elif varies:
@@ -180,14 +206,17 @@ class Tape(TorchDispatchMode):
         met.append(self._places[id(one)])
         return met[-1]
 
-    def _check_own(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    def _written(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Tensor]:
+        """What an operation says that it writes into; never what the model's code keeps."""
+        found: list[Tensor] = []
         for number, argument in enumerate(func._schema.arguments):
             info = argument.alias_info
             if info is None or not info.is_write:
                 continue
-            written = args[number] if number < len(args) else kwargs.get(argument.name)
-            if any(_memory_of(one) in self._memory[0] for one in tensors_in(written)):
-                raise UnbatchableError("the model's code writes into what it keeps")
+            found += tensors_in(args[number] if number < len(args) else kwargs.get(argument.name))
+        if any(_memory_of(one) in self._memory[0] for one in found):
+            raise UnbatchableError("the model's code writes into what it keeps")
+        return found
 
     def _last_uses(self, needed: set[int]) -> list[list[int]]:
         """What is not needed any more after each step."""
@@ -202,6 +231,8 @@ class Tape(TorchDispatchMode):
         values = self._fixed | {n: row.clone() for n, row in enumerate(rows, start=1)}
 
         def value(one: Any) -> Any:
+            if type(one) is _Lent:
+                return _copy(values[one])
             return values[one] if type(one) is _Place else one
 
         for (func, args, kwargs, _, made), dead in zip(self._steps, self._last, strict=True):
@@ -229,8 +260,8 @@ class Tape(TorchDispatchMode):
 
 
 @cache
-def _facts(func: Any) -> tuple[bool, bool]:
-    """Whether an operation writes, and whether it draws random numbers.
+def _facts(func: Any) -> tuple[bool, bool, bool]:
+    """Whether an operation writes, draws random numbers, and is known to write only what it says.
 
     Allowed are those of torch itself: others may have rules for batches that mix examples.
     """
@@ -238,7 +269,9 @@ def _facts(func: Any) -> tuple[bool, bool]:
         raise UnbatchableError(f"`{func}` is no operation of torch itself")
     if func.overloadpacket.__name__ in RESHAPING:
         raise UnbatchableError(f"`{func}` may change shapes in place")
-    return func._schema.is_mutable, torch.Tag.nondeterministic_seeded in func.tags
+    reads = func.overloadpacket.__name__.rstrip("_") in READING or func in DENSE
+    reads |= torch.Tag.pointwise in func.tags
+    return func._schema.is_mutable, torch.Tag.nondeterministic_seeded in func.tags, reads
 
 
 def _mapped(function: Callable[[Any], Any], thing: Any) -> Any:
@@ -252,6 +285,25 @@ def _mapped(function: Callable[[Any], Any], thing: Any) -> Any:
 
 def _memory_of(tensor: Tensor) -> int:
     """What tells whether two tensors share memory."""
-    if tensor.layout is not torch.strided or tensor.is_nested:
-        return id(tensor)
-    return int(tensor.untyped_storage()._cdata)
+    return id(tensor) if _is_packed(tensor) else int(tensor.untyped_storage()._cdata)
+
+
+def _is_packed(tensor: Tensor) -> bool:
+    """Whether it is made of tensors, whose memory can be had without a trace."""
+    return tensor.layout is not torch.strided or tensor.is_nested
+
+
+def _whole(tensor: Tensor) -> Tensor:
+    """All of its memory."""
+    if _is_packed(tensor):
+        return tensor
+    return tensor.as_strided((tensor.untyped_storage().nbytes() // tensor.itemsize,), (1,), 0)
+
+
+def _copy(tensor: Tensor) -> Tensor:
+    """A copy with the same place in memory of the same size."""
+    return _whole(tensor).clone().as_strided(tensor.shape, tensor.stride(), tensor.storage_offset())
+
+
+def _lent(kept: set[int], one: Any) -> Any:
+    return _Lent(one) if type(one) is _Place and one in kept else one

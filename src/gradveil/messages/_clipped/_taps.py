@@ -8,8 +8,10 @@ from inspect import signature
 from types import FunctionType
 from typing import Any
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.autograd import forward_ad
 
 from gradveil._tensors import Tensors
 
@@ -139,8 +141,11 @@ class Taps(Recorder):
     def check_seen(self, operation: object) -> None:
         """Refuse an operation of a run that is recorded, and that no call brought which was seen.
 
-        It may use weights that then have no part in the gradient.
+        It may use weights that then have no part in the gradient. Nor have those of known layers in
+        a derivative that the operation is part of.
         """
+        inside = torch._C._current_graph_task_id() != -1 or forward_ad._current_level >= 0
+        self.differentiates |= self.watching and inside
         if self.watching and not self._depth:
             error = UnbatchableError(f"`{operation}` is called where it is not seen (TorchScript?)")
             self.failed = self.failed or error
@@ -162,7 +167,8 @@ class Taps(Recorder):
         """Require that the run used the expected layers, and their weights nowhere else."""
         known = {name for use in self.uses for name in use.names}
         changed = self.overwritten and not self.copies
-        if changed or len(self.uses) != len(self._expected or ()) or self.others & known:
+        derived = bool(self.uses) and self.differentiates
+        if changed or derived or len(self.uses) != len(self._expected or ()) or self.others & known:
             raise OtherLayersError
 
     def _enters(self, input: Tensor) -> bool:
