@@ -212,14 +212,14 @@ def test_epsilon_is_solved_by_the_accountant():
 
 @pytest.mark.slow
 def test_identified_is_reached_on_examples_that_were_not_audited():
-    (answer,) = small(["identified<=40%"]).frontier.answers
+    (answer,) = small(["identified<=50%"]).frontier.answers
     assert answer.reached
     report = identify_trials(
         model(), cross_entropy, draw(300, 77), build_defense(answer.defense), num_classes=3,
         candidates=32, batch_size=2, trials=200, per_draw=20,
         generator=torch.Generator().manual_seed(5),
     )  # fmt: skip
-    assert report.rate.low <= 0.4
+    assert report.rate.low <= 0.5
 
 
 @pytest.mark.slow
