@@ -28,11 +28,11 @@ from gradveil.catalog import build_attack, build_defense, build_estimator
 from gradveil.data import Dataset, load_dataset
 from gradveil.defenses import Defense, GradientNoise, OptimalNoise, PruningDefense, keep_within
 from gradveil.mechanisms import AnyMechanism, Mechanism
-from gradveil.messages import GradientMessage, LocalSteps
+from gradveil.messages import GradientMessage, LocalSteps, Message
 from gradveil.models import build_model
 from gradveil.scoring import score
 from gradveil.sensitivity import Moments, PerExample, measure
-from gradveil.shapes import Evidence, Needs, Public, Request, Shape, model_given, shape_with
+from gradveil.shapes import Evidence, Given, Needs, Public, Request, Shape, model_given, shape_with
 from gradveil.theory import (
     GaussianPrior,
     gain_over_isotropic,
@@ -112,19 +112,28 @@ def planned_defense(settings: Settings) -> Defense:
         asked = Request(made.needs, message.parameters, message, inputs, _public_stream())
         made.origin.given(asked)
         return made
-    return Planned(defense.plan(public_moments(net, data, public, defense.about.clamp)))
+    moments = public_moments(net, data, public, defense.about.clamp)
+    return Planned(defense, defense.plan(moments))
 
 
 @dataclass(frozen=True)
 class Planned(Defense):
     """A mechanism that was planned before, whatever the message."""
 
+    planner: Defense
     planned: AnyMechanism
 
     @property
     def needs(self) -> Needs:  # type: ignore[override]
         """Nothing."""
         return Needs(moments=False, sensitivities=False)
+
+    def given(
+        self, moments: Moments, message: Message, inputs: Tensor, generator: torch.Generator
+    ) -> Given:
+        """Nothing, after the planner's probes: these come before the noise in the stream."""
+        self.planner.observe(message, inputs, generator)
+        return super().given(moments, message, inputs, generator)
 
     def mechanism(self, shape: Shape, moments: Moments) -> AnyMechanism:
         """The same for all messages."""
@@ -430,7 +439,7 @@ def bound(settings: Settings) -> dict[str, Any]:
     case, generator = case_of(settings), _stream(settings, "bound")
     defense = planned_defense(settings)
     values, moments = defense.observe(case.message, case.inputs, generator)
-    mechanism = defense.plan(moments)
+    mechanism = defense.made(defense.given(moments, case.message, case.inputs, generator))
     prior = _prior(settings["data"], settings["prior_samples"])
     found = reconstruction_bound(case.message, case.inputs, mechanism, prior, generator=generator)
     first, second = utility(values, mechanism)

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from gradveil._runner import Cell, Found
+from gradveil._runner import Cell, Found, Settings
 from paper.cells import OFFICIAL
 from paper.study import numbers_of, read_cells
 
@@ -18,7 +18,7 @@ RESULTS = Path(__file__).parents[2] / "results"
 SECONDS = 4.0
 """Cells that took no longer are cheap."""
 MOST = 2
-"""Cells of one function and kind of defense: no kind is all of the sample."""
+"""Cells of one function, source, kind of defense and attack: no kind is all of the sample."""
 LEFT_OUT = ("estimator_cost", "estimator_share", "public_plans")
 """Cells of the first are times. Those of the others share most of their work within a process, so
 the seconds of one do not tell what it costs alone: minutes."""
@@ -28,36 +28,49 @@ another, and up to hundreds of steps of a training or an attack carry that on. W
 computation differs by far more: another draw of the noise changes errors by some per cent."""
 
 
-def kind_of(cell: Cell) -> tuple[str, str, str]:
-    """The function, the defense without its amount and where its plan is from, and the attacker."""
-    settings = cell.settings
-    defense = str(settings.get("defense", settings.get("shape", settings.get("way", ""))))
-    plan = "public" if settings.get("public") else "private" if "private" in defense else ""
-    attack = str(settings.get("attack", "")).partition("(")[0]
-    return cell.name, f"{defense.partition('(')[0]} {plan}", attack
+def source_of(settings: Settings) -> str:
+    """Where the plan is from: the defense's own source, and which public data are in its place."""
+    public = settings.get("public")
+    data = [name for name in ("batches", "examples") if isinstance(public, dict) and name in public]
+    return "+".join(["private"] * ("'private'" in defense_of(settings)) + data)
 
 
-def sample(seed: int = 0, count: int = 20) -> list[tuple[Cell, Found]]:
-    """Cheap ones of all functions, drawn in turns."""
+def defense_of(settings: Settings) -> str:
+    """The defense, or what stands for it."""
+    return str(settings.get("defense", settings.get("shape", settings.get("way", ""))))
+
+
+def kind_of(cell: Cell) -> tuple[str, str, str, str]:
+    """The function, where the plan is from, the defense without its amount, and the attacker."""
+    attack = str(cell.settings.get("attack", "")).partition("(")[0]
+    defense = defense_of(cell.settings).partition("(")[0]
+    return cell.name, source_of(cell.settings), defense, attack
+
+
+def sample(seed: int = 0, count: int = 30) -> list[tuple[Cell, Found]]:
+    """Of all functions and sources in turns: cheap ones, or the cheapest where none is cheap."""
     cells = read_cells(RESULTS / "cells.csv")
-    cheap = [
+    able = [
         (cell, found)
         for cell, found in cells.items()
-        if found.seconds <= SECONDS
-        and cell.name not in LEFT_OUT
+        if cell.name not in LEFT_OUT
         and cell.settings["data"] not in OFFICIAL
         and None not in found.values.get("losses", [])  # one that diverged follows its rounding
     ]
-    random.Random(seed).shuffle(cheap)
-    turns: dict[str, int] = {}
-    drawn: dict[tuple[str, str, str], int] = {}
+    random.Random(seed).shuffle(able)
+    least: dict[tuple[str, str], float] = {}
+    for cell, found in able:
+        kind = kind_of(cell)[:2]
+        least[kind] = min(found.seconds, least.get(kind, math.inf))
+    turns: dict[tuple[str, str], int] = {}
+    drawn: dict[tuple[str, ...], int] = {}
     ordered = []
-    for cell, found in cheap:
-        kind = kind_of(cell)
-        drawn[kind] = drawn.get(kind, 0) + 1
-        if drawn[kind] <= MOST:
-            turns[cell.name] = turns.get(cell.name, 0) + 1
-            ordered.append((turns[cell.name], len(ordered), cell, found))
+    for cell, found in able:
+        kind, function = kind_of(cell), kind_of(cell)[:2]
+        if found.seconds <= max(SECONDS, least[function]) and drawn.get(kind, 0) < MOST:
+            drawn[kind] = drawn.get(kind, 0) + 1
+            turns[function] = turns.get(function, 0) + 1
+            ordered.append((turns[function], len(ordered), cell, found))
     return [(cell, found) for _, _, cell, found in sorted(ordered, key=lambda o: o[:2])[:count]]
 
 
