@@ -32,7 +32,18 @@ from gradveil.messages import GradientMessage, LocalSteps, Message
 from gradveil.models import build_model
 from gradveil.scoring import score
 from gradveil.sensitivity import Moments, PerExample, measure
-from gradveil.shapes import Evidence, Given, Needs, Public, Request, Shape, model_given, shape_with
+from gradveil.shapes import (
+    Evidence,
+    Given,
+    Needs,
+    Public,
+    Request,
+    Shape,
+    gather,
+    model_given,
+    shape_with,
+    synthetic,
+)
 from gradveil.theory import (
     GaussianPrior,
     gain_over_isotropic,
@@ -131,8 +142,14 @@ class Planned(Defense):
     def given(
         self, moments: Moments, message: Message, inputs: Tensor, generator: torch.Generator
     ) -> Given:
-        """Nothing, after the planner's probes: these come before the noise in the stream."""
+        """Nothing, after what the planner draws by itself: that comes before the noise.
+
+        With a plan by the model it is what it drew when the committed cells were found.
+        """
         self.planner.observe(message, inputs, generator)
+        if self.planner.about.source == "model":
+            synthetic(message, inputs, generator, 128)
+            gather(*synthetic(message, inputs, generator, 8), generator)
         return super().given(moments, message, inputs, generator)
 
     def mechanism(self, shape: Shape, moments: Moments) -> AnyMechanism:

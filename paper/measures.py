@@ -490,11 +490,6 @@ def trained_losses_of(results: Results) -> ByDefense:
     return {d: own for d, own in losses.items() if d[0] in NOISE and d[1] in levels}
 
 
-def kind_of(parameter: str) -> str:
-    """Its own name within its layer, as "weight"."""
-    return parameter.rpartition(".")[2]
-
-
 def layer_contrast(study: str, kind: str, defense: Defended | None = None) -> Measure:
     """log₂ of the largest over the smallest mean noise of a layer, less 1 (a factor of two).
 
@@ -507,7 +502,7 @@ def layer_contrast(study: str, kind: str, defense: Defended | None = None) -> Me
         for settings, result in select(results.get(study, {}), "training"):
             if defense is not None and name_and_level(settings["defense"]) != defense:
                 continue
-            of_kind = [v for name, v in result["levels"].items() if kind_of(name) == kind]
+            of_kind = [v for name, v in result["levels"].items() if name.rpartition(".")[2] == kind]
             means = [sum(levels) / len(levels) for levels in of_kind]
             if means:
                 contrast = math.log2(max(means) / max(min(means), 1e-30)) - 1

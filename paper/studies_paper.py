@@ -14,7 +14,6 @@ from gradveil._runner import Cell
 
 from . import figures, numbers
 from .grids import CIFAR, CURVES, FAMILIES, MNIST, Grid
-from .measures import kind_of
 from .study import MEANS, Results, Study, Table, cell_of
 
 GRIDS = {"mnist": MNIST, "cifar": CIFAR}
@@ -250,7 +249,7 @@ def layer_noise_numbers(results: Results) -> Table:
 def draw_layer_noise(table: Table, stem: Path) -> None:
     """Weights to the left, biases to the right."""
     rows = {
-        kind: [row for row in table.where() if kind_of(str(row["layer"])) == kind]
+        kind: [row for row in table.where() if str(row["layer"]).rpartition(".")[2] == kind]
         for kind in ("weight", "bias")
     }
     label = "mean noise std (mean of the last 10)"
