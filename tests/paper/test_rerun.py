@@ -40,15 +40,15 @@ def defense_of(settings: Settings) -> str:
     return str(settings.get("defense", settings.get("shape", settings.get("way", ""))))
 
 
-def kind_of(cell: Cell) -> tuple[str, str, str, str]:
-    """The function, where the plan is from, the defense without its amount, and the attacker."""
+def kind_of(cell: Cell) -> tuple[str, str, bool, str, str]:
+    """Function, source of the plan, whether the model is trained, defense, attacker; no amounts."""
     attack = str(cell.settings.get("attack", "")).partition("(")[0]
     defense = defense_of(cell.settings).partition("(")[0]
-    return cell.name, source_of(cell.settings), defense, attack
+    return cell.name, source_of(cell.settings), bool(cell.settings.get("trained")), defense, attack
 
 
-def sample(seed: int = 0, count: int = 30) -> list[tuple[Cell, Found]]:
-    """Of all functions and sources in turns: cheap ones, or the cheapest where none is cheap."""
+def sample(seed: int = 0, count: int = 34) -> list[tuple[Cell, Found]]:
+    """Of all functions, sources and states in turns: cheap ones, or the cheapest of all."""
     cells = read_cells(RESULTS / "cells.csv")
     able = [
         (cell, found)
@@ -58,19 +58,20 @@ def sample(seed: int = 0, count: int = 30) -> list[tuple[Cell, Found]]:
         and None not in found.values.get("losses", [])  # one that diverged follows its rounding
     ]
     random.Random(seed).shuffle(able)
-    least: dict[tuple[str, str], float] = {}
+    least: dict[tuple[str, str, bool], float] = {}
     for cell, found in able:
-        kind = kind_of(cell)[:2]
+        kind = kind_of(cell)[:3]
         least[kind] = min(found.seconds, least.get(kind, math.inf))
-    turns: dict[tuple[str, str], int] = {}
-    drawn: dict[tuple[str, ...], int] = {}
+    turns: dict[tuple[str, str, bool], int] = {}
+    drawn: dict[tuple[str, str, bool, str, str], int] = {}
     ordered = []
     for cell, found in able:
-        kind, function = kind_of(cell), kind_of(cell)[:2]
-        if found.seconds <= max(SECONDS, least[function]) and drawn.get(kind, 0) < MOST:
-            drawn[kind] = drawn.get(kind, 0) + 1
-            turns[function] = turns.get(function, 0) + 1
-            ordered.append((turns[function], len(ordered), cell, found))
+        whole = kind_of(cell)
+        kind = whole[:3]
+        if found.seconds <= max(SECONDS, least[kind]) and drawn.get(whole, 0) < MOST:
+            drawn[whole] = drawn.get(whole, 0) + 1
+            turns[kind] = turns.get(kind, 0) + 1
+            ordered.append((turns[kind], len(ordered), cell, found))
     return [(cell, found) for _, _, cell, found in sorted(ordered, key=lambda o: o[:2])[:count]]
 
 
