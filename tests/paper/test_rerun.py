@@ -47,6 +47,12 @@ def kind_of(cell: Cell) -> tuple[str, str, bool, str, str]:
     return cell.name, source_of(cell.settings), bool(cell.settings.get("trained")), defense, attack
 
 
+def tells(values: dict[str, Any]) -> bool:
+    """Whether another draw of the noise would show; not where the right candidate is certain."""
+    errors = values.get("error", [math.inf])
+    return max(errors if isinstance(errors, list) else [errors]) > 100 * CLOSE
+
+
 def sample(seed: int = 0, count: int = 34) -> list[tuple[Cell, Found]]:
     """Of all functions, sources and states in turns: cheap ones, or the cheapest of all."""
     cells = read_cells(RESULTS / "cells.csv")
@@ -58,6 +64,7 @@ def sample(seed: int = 0, count: int = 34) -> list[tuple[Cell, Found]]:
         and None not in found.values.get("losses", [])  # one that diverged follows its rounding
     ]
     random.Random(seed).shuffle(able)
+    able.sort(key=lambda one: not tells(one[1].values))
     least: dict[tuple[str, str, bool], float] = {}
     for cell, found in able:
         kind = kind_of(cell)[:3]
