@@ -28,11 +28,22 @@ from gradveil.catalog import build_attack, build_defense, build_estimator
 from gradveil.data import Dataset, load_dataset
 from gradveil.defenses import Defense, GradientNoise, OptimalNoise, PruningDefense, keep_within
 from gradveil.mechanisms import AnyMechanism, Mechanism
-from gradveil.messages import GradientMessage, LocalSteps
+from gradveil.messages import GradientMessage, LocalSteps, Message
 from gradveil.models import build_model
 from gradveil.scoring import score
 from gradveil.sensitivity import Moments, PerExample, measure
-from gradveil.shapes import Evidence, Needs, Public, Request, Shape, model_given, shape_with
+from gradveil.shapes import (
+    Evidence,
+    Given,
+    Needs,
+    Public,
+    Request,
+    Shape,
+    gather,
+    model_given,
+    shape_with,
+    synthetic,
+)
 from gradveil.theory import (
     GaussianPrior,
     gain_over_isotropic,
@@ -112,19 +123,34 @@ def planned_defense(settings: Settings) -> Defense:
         asked = Request(made.needs, message.parameters, message, inputs, _public_stream())
         made.origin.given(asked)
         return made
-    return Planned(defense.plan(public_moments(net, data, public, defense.about.clamp)))
+    moments = public_moments(net, data, public, defense.about.clamp)
+    return Planned(defense, defense.plan(moments))
 
 
 @dataclass(frozen=True)
 class Planned(Defense):
     """A mechanism that was planned before, whatever the message."""
 
+    planner: Defense
     planned: AnyMechanism
 
     @property
     def needs(self) -> Needs:  # type: ignore[override]
         """Nothing."""
         return Needs(moments=False, sensitivities=False)
+
+    def given(
+        self, moments: Moments, message: Message, inputs: Tensor, generator: torch.Generator
+    ) -> Given:
+        """Nothing, after what the planner draws by itself: that comes before the noise.
+
+        With a plan by the model it is what it drew when the committed cells were found.
+        """
+        self.planner.observe(message, inputs, generator)
+        if self.planner.about.source == "model":
+            synthetic(message, inputs, generator, 128)
+            gather(*synthetic(message, inputs, generator, 8), generator)
+        return super().given(moments, message, inputs, generator)
 
     def mechanism(self, shape: Shape, moments: Moments) -> AnyMechanism:
         """The same for all messages."""
@@ -430,7 +456,7 @@ def bound(settings: Settings) -> dict[str, Any]:
     case, generator = case_of(settings), _stream(settings, "bound")
     defense = planned_defense(settings)
     values, moments = defense.observe(case.message, case.inputs, generator)
-    mechanism = defense.plan(moments)
+    mechanism = defense.made(defense.given(moments, case.message, case.inputs, generator))
     prior = _prior(settings["data"], settings["prior_samples"])
     found = reconstruction_bound(case.message, case.inputs, mechanism, prior, generator=generator)
     first, second = utility(values, mechanism)

@@ -169,7 +169,7 @@ def with_views(results: AllResults) -> AllResults:
 
 EVERY = (PAPER, MATCHED, CAPPED, CONTROL, TUNED, AWARE, SAFE)
 UNCAPPED = tuple(variant for variant in EVERY if variant != CAPPED)
-"""Of claims of similarity: two forms that both find nothing would be similar."""
+"""Of claims of similarity: two forms that both leave an attack at a guess would be."""
 PHOTOS = (PAPER, MATCHED, CAPPED, AWARE, SAFE)
 """No attack on the same photos is without knowledge of the defense."""
 

@@ -323,6 +323,10 @@ def draw_images(stem: Path, rows: Sequence[tuple[str, Tensor, Sequence[str]]]) -
             line[0].set_ylabel(label, fontsize=7.5)
 
 
+SHORT = {LAYERS: "public, per layer"}
+"""What legends call a plan."""
+
+
 def frontier_panel(axis: Axes, rows: Sequence[Row], found: str, guess: bool = True) -> None:
     """Draw the levels of each defense and plan, joined in their order; crosses are the intervals.
 
@@ -336,7 +340,7 @@ def frontier_panel(axis: Axes, rows: Sequence[Row], found: str, guess: bool = Tr
         LAYERS: {"marker": "s"},
     }
     for (defense, plan), mine in split(rows, "defense", "plan").items():
-        short = f" ({plan.replace('one level per layer', 'per layer')})" if plan else ""
+        short = f" ({SHORT.get(plan, plan)})" if plan else ""
         look = {**LOOKS.get(defense, _look("0.4", ".", "-")), **of_plan.get(plan, {})}
         axis.errorbar(
             [number(r[f"{found}_mean"]) for r in mine],

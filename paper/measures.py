@@ -141,6 +141,8 @@ ByDefense = Mapping[Defended, Units]
 
 CAPPED_ERROR = "capped_unmatched_mse"
 """Images place by place, as in the paper, each error counted up to that of a blank image."""
+ERROR_OF = {"psnr": "mse", "unmatched_psnr": "unmatched_mse"}
+"""The errors of the scores of which less is better."""
 
 
 def errors_of(results: Results, metric: str, attacker: str | None = None) -> ByDefense:
@@ -350,7 +352,7 @@ class AttackMeasure:
         found = self.compare(Attacked(errors, blanks, results))
         if isinstance(found, EqualLoss):
             return found
-        sign = -1 if "psnr" in self.metric else 1
+        sign = -1 if self.metric in ERROR_OF else 1
         return EqualLoss({unit: sign * values for unit, values in found.items()}, 0.0)
 
     def undefended(self, results: AllResults) -> AgainstGuess | None:
@@ -370,7 +372,7 @@ class AttackMeasure:
             for pair in select(cells, "attack", defense="no-defense")
             if key(pair[0]) in alike
         }
-        return beats_guess(pairs.values(), uncapped(self.metric).replace("psnr", "mse"))
+        return beats_guess(pairs.values(), ERROR_OF.get(self.metric, uncapped(self.metric)))
 
 
 def beats_guess(undefended: Iterable[Pair], error: str = "mse") -> AgainstGuess | None:
@@ -500,7 +502,7 @@ def layer_contrast(study: str, kind: str, defense: Defended | None = None) -> Me
         for settings, result in select(results.get(study, {}), "training"):
             if defense is not None and name_and_level(settings["defense"]) != defense:
                 continue
-            of_kind = [v for name, v in result["levels"].items() if name.endswith(kind)]
+            of_kind = [v for name, v in result["levels"].items() if name.rpartition(".")[2] == kind]
             means = [sum(levels) / len(levels) for levels in of_kind]
             if means:
                 contrast = math.log2(max(means) / max(min(means), 1e-30)) - 1

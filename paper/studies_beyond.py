@@ -13,7 +13,7 @@ from torch import Tensor
 
 from gradveil._drawing import BLACK, BLUE, GREEN, ORANGE, RED
 from gradveil._runner import Cell, Settings
-from gradveil.catalog import Spec, build_attack
+from gradveil.catalog import Spec, build_attack, build_defense
 
 from . import figures, grids, numbers
 from .measures import beats_guess
@@ -247,7 +247,7 @@ def leakage_cells(preset: str) -> list[Cell]:
         for defense in LEAKAGE_DEFENSES:
             common = {"data": grid["data"], "model": grids.CNN, "size": 4, "trained": trained}
             common |= {"seed": 0, "defense": defense}
-            public = grid["public"] if defense.startswith("optimal") else None
+            public = grid["public"] if build_defense(defense).needs.sensitivities else None
             planned = {"public": public} if public else {}
             for attack in attacks:
                 attacked = {**common, **planned, **_known(attack)}
@@ -520,7 +520,8 @@ def _fingerprint_key(settings: Settings) -> tuple[Any, ...]:
     name, level = numbers.name_and_level(settings["defense"])
     plan = ISOTROPIC
     if name == "optimal-noise":
-        plan = LAYER if "layer" in settings["defense"] else PARAMETER
+        options = Spec.parse(settings["defense"], "defense").arguments
+        plan = LAYER if options.get("granularity") == "layer" else PARAMETER
         plan = PUBLIC if settings["public"] else plan
     candidates = settings["candidates"], settings["one_class"]
     return settings["data"], settings["trained"], plan, level, *candidates

@@ -249,7 +249,7 @@ def layer_noise_numbers(results: Results) -> Table:
 def draw_layer_noise(table: Table, stem: Path) -> None:
     """Weights to the left, biases to the right."""
     rows = {
-        kind: [row for row in table.where() if str(row["layer"]).endswith(kind)]
+        kind: [row for row in table.where() if str(row["layer"]).rpartition(".")[2] == kind]
         for kind in ("weight", "bias")
     }
     label = "mean noise std (mean of the last 10)"

@@ -1,6 +1,7 @@
 """All Python of README and docs runs, all commands are understood, all that they name exists."""
 
 import re
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -22,6 +23,8 @@ WRITTEN = [
 ]
 LINK = r"\]\((?!https?:)([^)#\s]*)(?:#([^)\s]+))?\)"
 """A link's file and its heading."""
+COMMIT = r"(?<![\w.#/-])(?=[a-f]*\d)(?=\d*[a-f])[0-9a-f]{7,40}(?![\w-]|\.\w)"
+"""A hash of a commit, or the beginning of one: letters and digits."""
 
 
 def name_of(page: Path) -> str:
@@ -73,6 +76,31 @@ def headings_of(page: Path) -> set[str]:
     return {line.strip().replace(" ", "-") for line in lines}.union(
         *(headings_of((page.parent / other).resolve()) for other in included)
     )
+
+
+def git(*arguments: str) -> str:
+    """What it prints; "" where it fails or is not there."""
+    try:
+        done = subprocess.run(["git", *arguments], cwd=ROOT, capture_output=True, text=True)
+    except OSError:
+        return ""
+    return done.stdout.strip() if done.returncode == 0 else ""
+
+
+def test_commits_that_are_cited_exist() -> None:
+    """Whoever reads a number can look at the code that found it."""
+    if git("rev-parse", "--is-shallow-repository") != "false":
+        pytest.skip("a whole clone and git are needed")
+    suffixes = {".md", ".rst", ".py", ".txt"}
+    found = [folder for name in ("docs", "results", "paper") for folder in (ROOT / name).rglob("*")]
+    files = [path for path in found if path.suffix in suffixes and "generated" not in path.parts]
+    missing = [
+        f"{name_of(page)}: {commit}"
+        for page in (ROOT / "README.md", *files)
+        for commit in sorted(set(re.findall(COMMIT, page.read_text())))
+        if not git("rev-parse", "--verify", "--quiet", f"{commit}^{{commit}}")
+    ]
+    assert missing == []
 
 
 def test_no_page_is_an_orphan() -> None:

@@ -2,10 +2,11 @@
 An image read off noise levels
 ==============================
 
-The paper's plan puts noise where the private image asks for it. At a noise scale of 100, which hides
-the gradient altogether, the levels alone give the image back: better the wider the first layer is.
-The attacker knows the range of the inputs. This script takes minutes and is not run when the site is
-built; it prints the mean squared error for each width (eight single images, 95 % intervals).
+The paper's plan puts noise where the private image asks for it. At a noise scale of 100, which
+hides the gradient altogether, the levels alone give the image back: better the wider the first
+layer is. The attacker knows the range of the inputs. This script takes minutes and is not run when
+the site is built; it prints the mean squared error for each width (eight single
+images, 95 % intervals).
 """
 
 import statistics

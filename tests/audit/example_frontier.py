@@ -199,7 +199,7 @@ def _answers(curves: Sequence[Curve], undefended: Point) -> tuple[Answer, ...]:
             sentence=_use(curves, undefended, "optimal noise"),
             name="optimal noise",
             defense="optimal-noise(scale=0.3)",
-            python="defense = gradveil.OptimalNoise(scale=0.3, plan=gradveil.Public(images))",
+            python="defense = gradveil.OptimalNoise(scale=0.3, source=gradveil.Public(images))",
             rests_on=f"The strongest of 3 attacks, adaptive, on {BATCHES}.",
             not_promised=NOT_PROVED,
             equal=("private noise",),

@@ -344,7 +344,7 @@ def test_answers_come_first_and_lines_can_be_pasted():
         "Use optimal noise with scale 0.3",
         "Without a defense: ",
         "Attacks no better than a guess (psnr<=13): Use optimal noise with scale 0.3.",
-        "    defense = gradveil.OptimalNoise(scale=0.3, plan=gradveil.Public(images))\n",
+        "    defense = gradveil.OptimalNoise(scale=0.3, source=gradveil.Public(images))\n",
         "Formal (epsilon<=8, not reached): ",
         "simple-conv-net (119,530 parameters, untrained)",
     ]
