@@ -103,7 +103,7 @@ def test_a_bound_is_a_number_or_no_guarantee(html: str):
     for row, defense in zip(rows_of(html, summary_table(result)), result.defenses, strict=True):
         value, text = row["Reference error"]
         if defense.bound is None:
-            assert (value, text) == row["Reference PSNR"] == (None, "no guarantee")
+            assert (value, text) == row["In decibels"] == (None, "no guarantee")
             assert row["A limit for"][1] == "–"
         else:
             assert float(value or "nan") == defense.bound.mse

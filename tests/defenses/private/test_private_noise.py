@@ -237,7 +237,8 @@ def test_a_shape_of_another_model():
 def test_levels_that_vanish_beside_the_others_are_refused():
     """A level of 0 would switch the noise off."""
     like = {"a": torch.zeros(1), "b": torch.zeros(1)}
-    shape = Shape({"a": (torch.tensor([2e-8]),) * 5, "b": (torch.tensor([5e7]),) * 5})
+    low, high = torch.tensor([2e-8]), torch.tensor([5e7])
+    shape = Shape({"a": (low,) * 6 + (high,) * 6, "b": (torch.ones(1),)})
     with pytest.raises(ValueError, match="Found some of `a` that vanish"):
         PrivateNoise(1.0, 1.0, shape, 1).plan(Moments(like, None, 1))
 

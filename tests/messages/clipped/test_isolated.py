@@ -3,6 +3,7 @@
 import contextlib
 import copy
 import functools
+import gc
 import math
 import os
 import signal
@@ -166,6 +167,7 @@ def test_a_profiler_that_the_model_starts_counts_no_examples():
     torch.manual_seed(0)
     model, (inputs, targets) = hostile.Watches(), data()
     counts = []
+    gc.disable()  # what it frees calls functions, too
     try:
         for part in (slice(0, 1), slice(0, EXAMPLES), slice(0, 1)):
             clipped(model, inputs[part], targets[part])
@@ -175,6 +177,7 @@ def test_a_profiler_that_the_model_starts_counts_no_examples():
             counts.append(hostile.COUNT[0] - before)
     finally:
         sys.setprofile(None)
+        gc.enable()
     assert counts[1] == counts[2]
 
 

@@ -182,7 +182,7 @@ def _pickled(error: BaseException) -> bytes:
         answer = pickle.dumps(error)
         if type(_loaded(answer)) is type(error):
             return answer
-    return pickle.dumps(_child_error(first_line(error)))
+    return pickle.dumps(RuntimeError(first_line(error)))
 
 
 def _child_error(found: str) -> ModelError:
