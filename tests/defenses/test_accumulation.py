@@ -366,7 +366,7 @@ def test_weights_that_move_in_the_block_are_noticed() -> None:
     assert all(p.grad is None for p in model.parameters())
 
 
-@pytest.mark.parametrize("change", ["mode", "buffer"])
+@pytest.mark.parametrize("change", ["mode", "buffer", "data"])
 def test_a_private_step_has_one_state_of_the_model(change: str) -> None:
     """Its code runs for the first micro-batch only."""
     model = nn.Sequential(net(), nn.Dropout(), nn.BatchNorm1d(3).double()).eval()
@@ -377,6 +377,8 @@ def test_a_private_step_has_one_state_of_the_model(change: str) -> None:
             step.add(inputs, targets)
             if change == "mode":
                 model[1].train()
+            elif change == "data":  # which bumps no version
+                nn.utils.vector_to_parameters(torch.ones(57).double(), model.parameters())
             else:
                 model[2].running_mean.add_(1.0)
             step.add(inputs, targets)

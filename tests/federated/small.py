@@ -44,9 +44,10 @@ def client(
     count: int = 10,
     seed: int | None = 0,
     local: LocalSteps | None = None,
+    sample_rate: float | None = None,
 ) -> Client:
-    data = examples(count, seed=identifier)
-    return Client(identifier, *data, defense or NoDefense(), batch_size=4, seed=seed, local=local)
+    data, options = examples(count, seed=identifier), {"local": local, "sample_rate": sample_rate}
+    return Client(identifier, *data, defense or NoDefense(), batch_size=4, seed=seed, **options)
 
 
 def server(kind: str = "gradient", seed: int = 0) -> Server:

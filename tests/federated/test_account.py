@@ -9,14 +9,19 @@ from gradveil import GradientNoise, PrivateNoise
 from gradveil.federated import Client, FederatedRun, TrainingHistory
 from gradveil.privacy import BudgetError, PrivacyAccount, epsilon_on_grid
 
-from .small import client, examples, run, server
+from .small import client, examples, server
 
-NOISE = GradientNoise(scale=0.1)
+NOISE = PrivateNoise(4.0, clip=1.0)
 
 
 def account(**changes: object) -> PrivacyAccount:
     options = {"noise_multiplier": 4.0, "sample_rate": 1.0, "delta": 1e-5, **changes}
     return PrivacyAccount(**options)  # type: ignore[arg-type]
+
+
+def run(defense: PrivateNoise, **options: object) -> FederatedRun:
+    clients = [client(i, defense, sample_rate=1.0) for i in range(3)]
+    return FederatedRun(server(), clients, cross_entropy, **options)  # type: ignore[arg-type]
 
 
 def epsilon(rounds: int) -> float:
@@ -39,11 +44,35 @@ def test_an_account_of_one_more_or_less_needs_a_public_rate(sampling: str):
     relation = {"poisson": "zero-out", "shuffle": "replace-one"}[sampling]
     own, private = server(), PrivateNoise(4.0, clip=1.0)
     clients = [Client(0, *examples(8), private, batch_size=4, seed=0, sampling=sampling)]
-    with pytest.raises(ValueError, match=rf"should be about neighbours='{relation}'.*client 0"):
+    with pytest.raises(ValueError, match=rf"Client 0 .* an account about neighbours='{relation}'"):
         FederatedRun(own, clients, cross_entropy, account=account())
     FederatedRun(own, clients, cross_entropy, account=account(neighbours=relation))
     clients = [Client(0, *examples(8), private, batch_size=4, seed=0, sample_rate=0.3)]
     FederatedRun(own, clients, cross_entropy, account=account())
+
+
+@pytest.mark.parametrize(
+    ("expected", "claimed", "defense", "options"),
+    [
+        ("clip and noise each example", {}, GradientNoise(1.0), {}),
+        ("clip and noise each example", {}, PrivateNoise(4.0, 1.0, unit="client"), {}),
+        ("clip and noise each client", {"unit": "client"}, PrivateNoise(4.0, 1.0), {}),
+        ("noise_multiplier >= 4", {}, PrivateNoise(3.9, 1.0), {"sample_rate": 0.3}),
+        ("on a grid", {}, PrivateNoise(4.0, 1.0, grid=False), {"sample_rate": 0.3}),
+        ("a rate of 0.3 at most", {"sample_rate": 0.3}, PrivateNoise(4.0, 1.0), {}),
+        (
+            "'replace-one'",
+            {"neighbours": "zero-out"},
+            PrivateNoise(4.0, 1.0),
+            {"sampling": "shuffle"},
+        ),
+    ],
+)
+def test_an_account_claims_no_more_than_clients_do(expected, claimed, defense, options):
+    clients = [Client(0, *examples(8), defense, batch_size=4, seed=0, **options)]
+    claims = {"noise_multiplier": 4.0, "sample_rate": 1.0, "delta": 1e-5} | claimed
+    with pytest.raises(ValueError, match=expected):
+        FederatedRun(server(), clients, cross_entropy, account=PrivacyAccount(**claims))
 
 
 def test_without_an_account_nothing_is_claimed():
@@ -77,7 +106,7 @@ def resumed(folder: Path, seed: int | None, kept: int) -> FederatedRun:
     """A run that was killed in round `kept + 2`, one round of it after the last checkpoint."""
 
     def fresh() -> FederatedRun:
-        clients = [client(i, NOISE, seed=seed) for i in range(2)]
+        clients = [client(i, NOISE, seed=seed, sample_rate=1.0) for i in range(2)]
         return FederatedRun(server(), clients, cross_entropy, account=account())
 
     def kill(metrics: object) -> None:
@@ -104,7 +133,7 @@ def test_what_was_released_before_the_first_checkpoint_counts(tmp_path):
     """Killed in round 3, with checkpoints every 8."""
 
     def fresh() -> FederatedRun:
-        clients = [client(i, NOISE, seed=None) for i in range(2)]
+        clients = [client(i, NOISE, seed=None, sample_rate=1.0) for i in range(2)]
         return FederatedRun(server(), clients, cross_entropy, account=account())
 
     def kill(metrics: object) -> None:
@@ -124,7 +153,7 @@ def test_a_start_in_the_same_folder_forgets_no_release(tmp_path):
     """Killed in round 6, started again without `resume`, killed in round 2."""
 
     def fresh() -> FederatedRun:
-        clients = [client(i, NOISE, seed=None) for i in range(2)]
+        clients = [client(i, NOISE, seed=None, sample_rate=1.0) for i in range(2)]
         return FederatedRun(server(), clients, cross_entropy, account=account())
 
     def play(rounds: int) -> FederatedRun:

@@ -11,7 +11,13 @@ from torch import Tensor, nn
 from gradveil._checks import WrongValue, check_choice, check_finite, check_structure
 from gradveil._random import advance, generator_or_fresh, seed_from
 from gradveil._tensors import Tensors, add_to_grad
-from gradveil.messages import GradientMessage, LossFunction, check_match, gradient_of
+from gradveil.messages import (
+    GradientMessage,
+    LossFunction,
+    check_match,
+    gradient_of,
+    same_bits,
+)
 from gradveil.sensitivity import Moments
 
 if TYPE_CHECKING:
@@ -48,7 +54,7 @@ class Accumulation:
         self._last: tuple[GradientMessage, Tensor] | None = None
         self._kept: dict[Any, Any] = {}
         self._failed = False
-        self._versions = self._weights()
+        self._begun = self._state()
 
     def __enter__(self) -> "Accumulation":
         if self._is_open or self._sum is not None:
@@ -56,7 +62,7 @@ class Accumulation:
                 "An accumulation should be entered once. Found it in use. Call"
                 " `defense.accumulate` again for each step."
             )
-        self._is_open, self._versions = True, self._weights()
+        self._is_open, self._begun = True, self._state()
         return self
 
     def add(self, inputs: Tensor, targets: Any) -> None:
@@ -134,22 +140,30 @@ class Accumulation:
                 "A private step should have all of its micro-batches. Found one that failed. Leave"
                 " the block; nothing was added to `.grad`."
             )
-        if self._weights() != self._versions:
+        if not self._is_as_before():
             raise RuntimeError(
                 "The weights should stay as they are while micro-batches are added, and with a"
                 " private defense buffers and modes, too. Found that they changed in the block."
                 " Step the optimizer after it; nothing was added to `.grad`."
             )
 
-    def _weights(self) -> list[tuple[int, int]]:
-        """Which tensors the parameters are, and how often each was changed in place.
+    def _state(self) -> list[tuple[Any, int, Tensor | None]]:
+        """The parameters, how often each was changed in place, and which numbers it had.
 
-        For a private defense, whose model runs once a step, this is all of the model's state.
+        The numbers (`.data` has no versions), buffers and modes for a private defense only, whose
+        model runs once a step.
         """
-        model, private = self._model, self._defense.adds_up
-        tensors = [*model.parameters(), *(model.buffers() if private else ())]
-        modes = [(0, int(m.training)) for m in model.modules()] if private else []
-        return [(id(tensor), tensor._version) for tensor in tensors] + modes
+        private, model = self._defense.adds_up, self._model
+        held = [*model.parameters(), *(model.buffers() if private else ())]
+        modes = [(module, module.training, None) for module in model.modules() if private]
+        return modes + [(t, t._version, t.detach().clone() if private else None) for t in held]
+
+    def _is_as_before(self) -> bool:
+        now, before = self._state(), self._begun
+        return len(now) == len(before) and all(
+            a is b and n == m and (x is None or y is None or same_bits(x, y))
+            for (a, n, x), (b, m, y) in zip(now, before, strict=True)
+        )
 
 
 def _added(

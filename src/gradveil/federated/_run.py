@@ -9,7 +9,7 @@ import types
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, NoReturn
 
 import torch
 from torch import Tensor, nn
@@ -26,10 +26,11 @@ from gradveil._checks import (
 )
 from gradveil._files import write_atomically
 from gradveil._fingerprint import digest, state_of
+from gradveil.defenses import PrivateNoise
 from gradveil.messages import LossFunction, check_match, gradient_of
 from gradveil.privacy import PrivacyAccount
 
-from ._client import Client, Costs, NoReplyError, Reply, is_private
+from ._client import Client, Costs, NoReplyError, Reply
 from ._config import count_asked, sample_clients
 from ._planner import Planner
 from ._server import RoundMetrics, Server, Skip, TrainingHistory
@@ -115,7 +116,8 @@ class FederatedRun:
         self.clients = _by_identifier(clients)
         if account is not None:
             check_kind(account, "account", PrivacyAccount, "Make one of noise, rate and δ.")
-            _check_relation(account, clients)
+            for client in clients:
+                _check_account(account, client)
         for part in () if held_out is None else check_pair(held_out, "held_out"):
             check_tensor(part, "held_out")
         if planner is not None:
@@ -285,17 +287,35 @@ def _by_identifier(clients: Sequence[Client]) -> dict[int, Client]:
     return by_identifier
 
 
-def _check_relation(account: PrivacyAccount, clients: Sequence[Client]) -> None:
-    """Refuse an account of one example more or less where that changes how others are drawn."""
-    if account.neighbours != "add-remove":
-        return
-    for client in clients:
-        found = client.batches.neighbours
-        if is_private(client.defense, "example") and found != "add-remove":
-            sampled = f"as the sampling of client {client.identifier} is"
-            why = "neighbours='add-remove': one example less changes how all others are drawn"
-            advice = "Make the account so, or give the client a public `sample_rate`."
-            raise WrongValue("account", f"be about neighbours='{found}', {sampled}", why, advice)
+def _check_account(account: PrivacyAccount, client: Client) -> None:
+    """Refuse an account that says more than what the client does gives."""
+    defense, batches, example = client.defense, client.batches, account.unit == "example"
+    if not isinstance(defense, PrivateNoise) or defense.unit != account.unit:
+        _refuse(account, client, f"clip and noise each {account.unit}", type(defense).__name__)
+    rate, relation = 1.0, account.neighbours
+    if example:
+        rate, relation = (batches.rate or 1.0) if batches.count else 0.0, batches.neighbours
+    if defense.noise_multiplier < account.noise_multiplier * (1 - 1e-12):
+        wanted = f"have noise_multiplier >= {account.noise_multiplier:g}"
+        _refuse(account, client, wanted, f"{defense.noise_multiplier:g}")
+    if account.grid and not defense.grid:
+        _refuse(account, client, "have its noise on a grid", "grid=False")
+    if rate > account.sample_rate * (1 + 1e-12):
+        _refuse(
+            account, client, f"sample at a rate of {account.sample_rate:g} at most", f"{rate:g}"
+        )
+    # each relation is covered by itself and those after it
+    order = ("add-remove", "zero-out", "replace-one")
+    if order.index(account.neighbours) < order.index(relation):
+        why = "one example less changes how all others are drawn"
+        wanted = f"have an account about neighbours='{relation}', as {why}"
+        _refuse(account, client, wanted, f"{account.neighbours!r}")
+
+
+def _refuse(account: PrivacyAccount, client: Client, expected: str, found: str) -> NoReturn:
+    advice = "Make the account of what the clients do; a public `sample_rate` fixes their rate."
+    own = f"Client {client.identifier} of an account with ε for each {account.unit}"
+    raise WrongValue(own, expected, found, advice)
 
 
 def round_metrics(

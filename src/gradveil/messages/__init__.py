@@ -12,6 +12,7 @@ from ._functional import (
     check_model,
     described_outputs,
     each_row,
+    same_bits,
     trainable_parameters,
 )
 from ._gradient import (

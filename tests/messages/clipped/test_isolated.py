@@ -16,6 +16,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
+from torch.utils._device import DeviceContext
 from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 
 from gradveil import GradientMessage, ModelError, PrivateNoise
@@ -769,3 +770,62 @@ def test_draws_of_python_and_numpy_are_not_taken_for_mixing(build):
     for _ in range(12):
         inputs, targets = data()
         ClippedMessage(GradientMessage(build(), cross_entropy, targets), CLIP).values(inputs)
+
+
+class Swaps(torch.autograd.Function):
+    """Gives what it keeps another memory, and writes into that."""
+
+    generate_vmap_rule = False
+    kept = torch.zeros(())
+
+    @staticmethod
+    def forward(x: Tensor) -> Tensor:
+        return 1.0 * x
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
+        pass
+
+    @staticmethod
+    def backward(ctx: Any, slope: Tensor) -> Tensor:
+        return slope
+
+    @staticmethod
+    def vmap(info: Any, dims: Any, x: Tensor) -> tuple[Tensor, int]:
+        kept = Swaps.kept
+        kept.mul(1)
+        kept.data = torch.zeros(())
+        kept.add_((x.abs().sum() > 0).to(x))
+        return x * torch.where(kept > 1, -1.0, 1.0), dims[0]
+
+
+def test_memory_that_is_exchanged_is_not_written_into():
+    class Model(hostile.Net):
+        def between(self, h: Tensor) -> Tensor:
+            return Swaps.apply(h)
+
+    assert largest_move(Model()) <= 1 + 1e-6
+    assert float(Swaps.kept) <= 1
+
+
+def test_a_mode_that_looks_like_a_device_is_refused():
+    class Sees(DeviceContext):
+        pass
+
+    with Sees("cpu"), pytest.raises(ModelError, match="the mode `Sees`"):
+        clipped(hostile.Net(), *data())
+
+
+def test_saved_tensors_of_one_example_are_shown_to_no_hook():
+    class Model(hostile.Net):
+        def between(self, h: Tensor) -> Tensor:  # off the list of what is batched
+            return hostile.alone(h)
+
+    seen = []
+    inputs, targets = data()
+    message = ClippedMessage(GradientMessage(Model(), cross_entropy, targets), CLIP, batch_size=1)
+    message.kept = {}
+    message.values(inputs)
+    with torch.autograd.graph.saved_tensors_hooks(lambda t: seen.append(1) or t, lambda t: t):
+        message.values(inputs.requires_grad_())
+    assert seen == []

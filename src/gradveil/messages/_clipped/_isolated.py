@@ -171,7 +171,7 @@ def shapes_of(message: GradientMessage, inputs: Tensor) -> tuple[Any, ...]:
 def _check_no_modes() -> None:
     """Require that no mode of torch is on: it would see all examples, one after the other."""
     modes: list[object] = [*_get_current_function_mode_stack(), *_get_current_dispatch_mode_stack()]
-    strange = [type(mode).__name__ for mode in modes if not isinstance(mode, DeviceContext)]
+    strange = [type(mode).__name__ for mode in modes if type(mode) is not DeviceContext]
     if strange:
         raise ModelError(
             "model",
@@ -476,10 +476,14 @@ class _Randomness:
 
     def __enter__(self) -> "_Randomness":
         self._lock = one_thread()
-        self._lock.acquire()
         states = [generator.get_state() for generator in self._generators]
         self._before = states, random.getstate(), np.random.get_state()
-        self.renew()
+        self._lock.acquire()
+        try:
+            self.renew()
+        except BaseException:  # Ctrl-C
+            self.__exit__()
+            raise
         return self
 
     def __exit__(self, *_: object) -> None:

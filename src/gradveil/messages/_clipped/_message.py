@@ -294,12 +294,12 @@ def _check_clip(clip: float, grid: float | None) -> None:
 def _plain(rows: Any) -> Any:
     """The numbers of a tensor without its class, whose code would meet all examples."""
     if not isinstance(rows, Tensor) or type(rows) in (Tensor, nn.Parameter):
-        return rows
+        return rows.detach() if isinstance(rows, Tensor) else rows
     if type(rows).__torch_dispatch__ is not Tensor.__torch_dispatch__:
         expected = "be plain tensors for a private message"
         raise WrongType("inputs and targets", expected, type(rows).__name__)
     with torch._C.DisableTorchFunctionSubclass():
-        return rows.as_subclass(Tensor)
+        return rows.as_subclass(Tensor).detach()
 
 
 def _without_weights(message: GradientMessage) -> GradientMessage:

@@ -67,11 +67,12 @@ def in_a_process(compute: Callable[[], Tensors], like: Tensors) -> Tensors:
             answer = _received(there, DEADLINE)
             break
         finally:
-            there.close()
-            if child:
-                with contextlib.suppress(OSError):  # it may be gone, and waited for by others
-                    os.kill(child, signal.SIGKILL)
-                    os.waitpid(child, 0)
+            with _no_interrupt():
+                there.close()
+                if child:
+                    with contextlib.suppress(OSError):  # it may be gone, and waited for by others
+                        os.kill(child, signal.SIGKILL)
+                        os.waitpid(child, 0)
     if not answer:
         raise _child_error(
             f"one that was killed, left, or took more than {DEADLINE} s (threads or locks of"
@@ -137,7 +138,7 @@ def _open_again() -> None:
 
 @contextlib.contextmanager
 def _no_interrupt() -> Iterator[None]:
-    """Keep Ctrl-C for the end: what Python runs at a fork would swallow it."""
+    """Keep Ctrl-C for the end: what Python runs at a fork would swallow it, and leave a child."""
     before = signal.getsignal(signal.SIGINT)
     if threading.current_thread() is not threading.main_thread() or before is None:
         yield  # signals are handled in the main thread, and there by Python if it knows how

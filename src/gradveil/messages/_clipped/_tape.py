@@ -125,6 +125,7 @@ class Tape(TorchDispatchMode):
         self._seen: list[Tensor] = []  # so that each keeps its identity
         self._places: dict[int, _Place] = {}
         self._memory: tuple[set[int], set[int]] = set(), set()  # of constants, of all others
+        self._begun: dict[int, int] = {}  # by place: the memory that a tensor had at first
         self._varying = {_memory_of(row) for row in rows if self._add(row)}  # with the example
         generators = torch.default_generator, global_generator(rows[0].device)
         self._states = {generator: generator.get_state() for generator in generators}
@@ -190,6 +191,7 @@ class Tape(TorchDispatchMode):
     def _add(self, tensor: Tensor) -> _Place:
         place = self._places[id(tensor)] = _Place(len(self._seen) + 1)
         self._seen.append(tensor)
+        self._begun[place] = _memory_of(tensor)
         if _memory_of(tensor) not in self._memory[0]:
             self._memory[1].add(_memory_of(tensor))
         return place
@@ -204,6 +206,8 @@ class Tape(TorchDispatchMode):
             self._memory[0].add(_memory_of(one))
             self._fixed[self._add(one)] = one
         met.append(self._places[id(one)])
+        if self._begun[met[-1]] != _memory_of(one):
+            raise UnbatchableError("a tensor was given another one's memory (`.data`)")
         return met[-1]
 
     def _written(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Tensor]:
@@ -226,6 +230,7 @@ class Tape(TorchDispatchMode):
             needed.update(met, made)
         return dead[::-1]
 
+    @torch.no_grad()
     def __call__(self, *rows: Tensor) -> Any:
         """The same operations on these rows."""
         values = self._fixed | {n: row.clone() for n, row in enumerate(rows, start=1)}
