@@ -24,7 +24,7 @@ from gradveil._runner import Settings, canonical_json
 from gradveil._tensors import flatten
 from gradveil._timing import time_ratios
 from gradveil.attacks import Identify, Observation, ThreatModel, identify_trials, observe
-from gradveil.catalog import build_attack, build_defense, build_estimator
+from gradveil.catalog import Spec, build_attack, build_defense
 from gradveil.data import Dataset, load_dataset
 from gradveil.defenses import Defense, GradientNoise, OptimalNoise, PruningDefense, keep_within
 from gradveil.mechanisms import AnyMechanism, Mechanism
@@ -303,7 +303,8 @@ def noise_of(settings: Settings) -> GradientNoise | OptimalNoise:
     if name == "layers":  # one optimal level for each tensor
         return OptimalNoise(1.0, cap=1e6, granularity="layer", source="private")
     # the paper's way to sensitivities is slow on purpose, and not in the catalog
-    estimator = PaperAlgorithm() if name == "paper(probes=10)" else build_estimator(name)
+    named: dict[str, Any] = {"paper(probes=10)": PaperAlgorithm(), "auto": "auto"}
+    estimator = named.get(name) or Spec.parse(name).build("estimator")
     return OptimalNoise(1.0, cap=1e6, estimator=estimator, source="private")
 
 

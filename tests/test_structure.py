@@ -170,7 +170,7 @@ PUBLIC = {
         render_report write_results
     """,
     "catalog": """
-        Spec build_attack build_defense build_estimator spec_of
+        Spec build_attack build_defense spec_of
     """,
     "cli": """
         app main

@@ -13,7 +13,6 @@ from gradveil.catalog import (
     Spec,
     build_attack,
     build_defense,
-    build_estimator,
     spec_of,
 )
 from gradveil.sensitivity import Sketch
@@ -76,8 +75,7 @@ def test_every_exported_defense_is_listed() -> None:
 
 
 def test_estimators() -> None:
-    assert build_estimator("auto") == "auto"
-    assert build_estimator("sketch(probes=4)") == Sketch(probes=4)
+    assert Spec.parse("sketch(probes=4)").build("estimator") == Sketch(probes=4)
 
 
 @pytest.mark.parametrize(

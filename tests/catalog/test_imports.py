@@ -9,7 +9,7 @@ import pytest
 from torch import nn
 
 import gradveil
-from gradveil.catalog import build_attack, build_defense, build_estimator
+from gradveil.catalog import Spec, build_attack, build_defense
 from gradveil.federated import TrainingConfig, build_run
 from gradveil.models import build_model
 
@@ -38,7 +38,7 @@ class Mine(gradveil.GradientNoise):
 BUILDERS: dict[str, Callable[..., Any]] = {
     "defense": build_defense,
     "attack": build_attack,
-    "estimator": build_estimator,
+    "estimator": lambda text, **options: Spec.parse(text).build("estimator", **options),
     "model": build_model,
 }
 HOSTILE = [

@@ -15,11 +15,10 @@ from ._spec import (
     Spec,
     build_attack,
     build_defense,
-    build_estimator,
     parameters_of,
     shown_name,
     spec_of,
 )
 
 # What `__all__` does not list is for our own packages.
-__all__ = ["Spec", "build_attack", "build_defense", "build_estimator", "spec_of"]
+__all__ = ["Spec", "build_attack", "build_defense", "spec_of"]

@@ -22,7 +22,6 @@ from gradveil._checks import (
 )
 from gradveil._imports import AllowImports, imported, makes, owned_by, takes
 from gradveil.defenses import Defense
-from gradveil.sensitivity import Estimator
 
 from ._entries import (
     ATTACKS,
@@ -434,18 +433,6 @@ def build_attack(spec: str | Spec, *, allow_imports: AllowImports = False) -> "A
     100
     """
     made: Attack = _parsed(spec, "attack").build("attack", allow_imports=allow_imports)
-    return made
-
-
-def build_estimator(spec: str | Spec, *, allow_imports: AllowImports = False) -> Estimator | str:
-    """An estimator from its specification, or "auto"; arguments as for `build_defense`.
-
-    >>> build_estimator("sketch(probes=3)")
-    Sketch(probes=3)
-    """
-    if spec == "auto":
-        return "auto"
-    made: Estimator = _parsed(spec, "estimator").build("estimator", allow_imports=allow_imports)
     return made
 
 
