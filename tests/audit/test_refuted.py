@@ -13,7 +13,7 @@ from gradveil.attacks import INTERRUPTED, Adaptive
 from gradveil.audit import Goal
 from gradveil.audit._answer import Wish, solve_wishes
 from gradveil.audit.measure._attacks import best_mix
-from gradveil.audit.measure._cells import extra_loss
+from gradveil.audit.measure._cells import extra_loss, paired_loss
 from gradveil.audit.measure._laboratory import fingerprint
 from tests.audit.small import make_subject
 
@@ -158,6 +158,16 @@ def test_the_best_mix_against_a_search_over_weights():
 def test_negative_losses_have_a_sensible_extra_loss():
     extra = extra_loss({"losses": [-9.0, -9.0]}, {"losses": [-10.0, -10.0]})
     assert extra.mean == pytest.approx(0.1)
+
+
+def test_losses_are_compared_within_their_seeds():
+    """How trainings of other batches differ says nothing of a defense."""
+    free, trained = {"losses": [1.0, 2.0, 3.0]}, {"losses": [1.1, 2.2, 3.3]}
+    assert paired_loss(free, free).low == paired_loss(free, free).high == 2.0
+    found = paired_loss(trained, free)
+    assert found.mean == pytest.approx(2.2)
+    assert found.high - found.low < 0.6  # and not 2, as those of the batches
+    assert math.isinf(paired_loss({"losses": [math.inf, 2.0, 3.0]}, free).mean)
 
 
 @pytest.mark.parametrize("limit", [math.nan, math.inf, -1.0])

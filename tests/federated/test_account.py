@@ -44,7 +44,7 @@ def test_an_account_of_one_more_or_less_needs_a_public_rate(sampling: str):
     relation = {"poisson": "zero-out", "shuffle": "replace-one"}[sampling]
     own, private = server(), PrivateNoise(4.0, clip=1.0)
     clients = [Client(0, *examples(8), private, batch_size=4, seed=0, sampling=sampling)]
-    with pytest.raises(ValueError, match=rf"Client 0 .* an account about neighbours='{relation}'"):
+    with pytest.raises(ValueError, match=rf"Client 0 .* have one about neighbours='{relation}'"):
         FederatedRun(own, clients, cross_entropy, account=account())
     FederatedRun(own, clients, cross_entropy, account=account(neighbours=relation))
     clients = [Client(0, *examples(8), private, batch_size=4, seed=0, sample_rate=0.3)]

@@ -184,8 +184,8 @@ class Point:
     leaks: tuple[Leak, ...]
     """By round, the model as given first."""
     loss: Interval | None
-    """On examples that were not trained on, after the training; `None`: not trained. The mean is
-    infinite where training diverged."""
+    """On examples that were not trained on, after the training; its interval is that of the
+    difference to the undefended one. `None`: not trained; infinite: diverged."""
     accuracy: Interval | None
     """The share of right classes there; `None` where targets are no classes."""
     extra_loss: Interval | None = None

@@ -9,7 +9,7 @@ import types
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, NamedTuple, NoReturn
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -289,33 +289,26 @@ def _by_identifier(clients: Sequence[Client]) -> dict[int, Client]:
 
 def _check_account(account: PrivacyAccount, client: Client) -> None:
     """Refuse an account that says more than what the client does gives."""
-    defense, batches, example = client.defense, client.batches, account.unit == "example"
-    if not isinstance(defense, PrivateNoise) or defense.unit != account.unit:
-        _refuse(account, client, f"clip and noise each {account.unit}", type(defense).__name__)
-    rate, relation = 1.0, account.neighbours
-    if example:
-        rate, relation = (batches.rate or 1.0) if batches.count else 0.0, batches.neighbours
-    if defense.noise_multiplier < account.noise_multiplier * (1 - 1e-12):
-        wanted = f"have noise_multiplier >= {account.noise_multiplier:g}"
-        _refuse(account, client, wanted, f"{defense.noise_multiplier:g}")
-    if account.grid and not defense.grid:
-        _refuse(account, client, "have its noise on a grid", "grid=False")
-    if rate > account.sample_rate * (1 + 1e-12):
-        _refuse(
-            account, client, f"sample at a rate of {account.sample_rate:g} at most", f"{rate:g}"
-        )
-    # each relation is covered by itself and those after it
-    order = ("add-remove", "zero-out", "replace-one")
-    if order.index(account.neighbours) < order.index(relation):
-        why = "one example less changes how all others are drawn"
-        wanted = f"have an account about neighbours='{relation}', as {why}"
-        _refuse(account, client, wanted, f"{account.neighbours!r}")
-
-
-def _refuse(account: PrivacyAccount, client: Client, expected: str, found: str) -> NoReturn:
-    advice = "Make the account of what the clients do; a public `sample_rate` fixes their rate."
+    defense, batches = client.defense, client.batches
     own = f"Client {client.identifier} of an account with ε for each {account.unit}"
-    raise WrongValue(own, expected, found, advice)
+    if not isinstance(defense, PrivateNoise) or defense.unit != account.unit:
+        raise WrongValue(own, f"clip and noise each {account.unit}", type(defense).__name__)
+    least, most, relation = account.noise_multiplier, account.sample_rate, account.neighbours
+    z, rate, needed = defense.noise_multiplier, 1.0, relation
+    if account.unit == "example":
+        rate, needed = (batches.rate or 1.0) if batches.count else 0.0, batches.neighbours
+    order = ("add-remove", "zero-out", "replace-one")  # each is covered by itself and those after
+    covers = order.index(relation) >= order.index(needed)
+    why = f"'{needed}', as one example less changes how all others are drawn"
+    for expected, found, holds in (
+        (f"have noise_multiplier >= {least:g}", z, z >= least * (1 - 1e-12)),
+        ("have its noise on a grid", "grid=False", defense.grid or not account.grid),
+        (f"sample at a rate of {most:g} at most", rate, rate <= most * (1 + 1e-12)),
+        (f"have one about neighbours={why}", relation, covers),
+    ):
+        if not holds:
+            advice = "Make the account of what clients do; a public `sample_rate` fixes their rate."
+            raise WrongValue(own, expected, f"{found}", advice)
 
 
 def round_metrics(

@@ -9,6 +9,7 @@ import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
+from statistics import fmean
 from typing import Any
 
 import torch
@@ -200,7 +201,7 @@ class Search:
             defense=defense,
             amount=amount,
             leaks=tuple(self._leak(defense, moment) for moment in moments),
-            loss=None if trained is None else _over_seeds(trained["losses"]),
+            loss=None if trained is None else paired_loss(trained, free or trained),
             accuracy=None if trained is None else _over_seeds(trained["accuracies"]),
             extra_loss=None if trained is None or free is None else extra_loss(trained, free),
             bound=bound["bound"],
@@ -233,6 +234,15 @@ class Search:
             gain=best.gain,
             works=best.works,
         )
+
+
+def paired_loss(trained: Mapping[str, Any], free: Mapping[str, Any]) -> Interval | None:
+    """The mean over seeds; how far it scatters beside the undefended training of the same seed."""
+    losses, plain = trained["losses"], free["losses"]
+    if math.inf in plain:
+        return _over_seeds(losses)
+    beside = [loss - own + fmean(plain) for loss, own in zip(losses, plain, strict=True)]
+    return _over_seeds(beside)
 
 
 def extra_loss(trained: Mapping[str, Any], free: Mapping[str, Any]) -> Interval | None:

@@ -74,9 +74,12 @@ def in_a_process(compute: Callable[[], Tensors], like: Tensors) -> Tensors:
                         os.kill(child, signal.SIGKILL)
                         os.waitpid(child, 0)
     if not answer:
-        raise _child_error(
+        raise ModelError(
+            "model",
+            "answer for a single example in a process of its own",
             f"one that was killed, left, or took more than {DEADLINE} s (threads or locks of"
-            " its own?)"
+            " its own?)",
+            "Replace what cannot run on all examples at once, or use unit='client'.",
         )
     error = _loaded(answer)
     if error is not None:
@@ -184,9 +187,3 @@ def _pickled(error: BaseException) -> bytes:
         if type(_loaded(answer)) is type(error):
             return answer
     return pickle.dumps(RuntimeError(first_line(error)))
-
-
-def _child_error(found: str) -> ModelError:
-    expected = "answer for a single example in a process of its own"
-    advice = "Replace what cannot run on all examples at once, or use unit='client'."
-    return ModelError("model", expected, found, advice)
