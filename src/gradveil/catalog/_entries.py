@@ -136,6 +136,3 @@ PARTS = _of("shapes", "FromServer\nModelSource") | _of(
 """What occurs only inside other specifications."""
 
 EVERYTHING = {**DEFENSES, **ATTACKS, **ESTIMATORS, **PARTS}
-
-OTHER_SPELLINGS = {"dpsgd": "clamped-noise", "optimal-dpsgd": "optimal-clamped-noise"}
-"""What the paper calls DP-SGD is not differentially private, so it has another name here."""

@@ -23,21 +23,16 @@ from gradveil._checks import (
 from gradveil._imports import AllowImports, imported, makes, owned_by, takes
 from gradveil.defenses import Defense
 
-from ._entries import (
-    ATTACKS,
-    DEFENSES,
-    ESTIMATORS,
-    EVERYTHING,
-    MODELS,
-    OTHER_SPELLINGS,
-    Entry,
-)
+from ._entries import ATTACKS, DEFENSES, ESTIMATORS, EVERYTHING, MODELS, Entry
 
 if TYPE_CHECKING:  # who builds defenses imports no attack
     from gradveil.attacks import Attack
 
 _NAME = r"[^\W\d][\w.\-]*(?::[\w.<>]*)?|<[^<>]*>"
 """As the catalog lists it, as it is imported, or words for what has no specification."""
+
+OTHER_SPELLINGS = {"dpsgd": "clamped-noise", "optimal-dpsgd": "optimal-clamped-noise"}
+"""What the paper calls DP-SGD is not differentially private, so it has another name here."""
 
 _OPTION = r"[^\W\d]\w*(?=\s*=)"
 _PLAIN = r"""[+-]?\.?\d[\w.]*(?:(?<=[eE])[+-]\d+)?|"(?:[^"\\\n]|\\.)*"|'(?:[^'\\\n]|\\.)*'"""

@@ -6,6 +6,7 @@ import mmap
 import os
 import pickle
 import signal
+import sys
 import threading
 import warnings
 from collections.abc import Callable, Iterator
@@ -24,7 +25,6 @@ CAN_FORK = hasattr(os, "fork")
 
 _ALIGNED = 64
 """Bytes: where a tensor may begin."""
-
 
 DEADLINE = 600
 """Seconds that a process has for one example."""
@@ -56,7 +56,7 @@ def in_a_process(compute: Callable[[], Tensors], like: Tensors) -> Tensors:
         there, here = Pipe(duplex=False)
         child = 0
         try:
-            with _no_interrupt(), warnings.catch_warnings():
+            with _no_interrupt(), warnings.catch_warnings(), _no_other_draws():
                 warnings.simplefilter("ignore", DeprecationWarning)  # of threads: none is needed
                 child = os.fork()
                 if child == 0:
@@ -88,10 +88,7 @@ def in_a_process(compute: Callable[[], Tensors], like: Tensors) -> Tensors:
 
 
 def in_a_fork(compute: Callable[[], Tensors | None], like: Tensors) -> Tensors | None:
-    """What `compute` returns in a process of its own; `None` where there can be none.
-
-    For code that meets private data beside a message, and may keep something of it.
-    """
+    """The same for code that meets private data beside a message; `None` without forks."""
     if not CAN_FORK or torch.cuda.is_initialized():
         return None
     return in_a_process(lambda: compute() or {}, like)
@@ -111,6 +108,7 @@ def _shared(like: Tensors) -> Tensors:
 def _answer(compute: Callable[[], Tensors], shared: Tensors, pipe: "Connection[Any, Any]") -> None:
     """What the child does, and all that it does."""
     try:
+        sys.setswitchinterval(5e-3)
         torch.default_generator.get_state()  # waits where its lock is held
         pipe.send_bytes(b"started")
         _open_again()
@@ -154,6 +152,19 @@ def _no_interrupt() -> Iterator[None]:
         signal.signal(signal.SIGINT, before)
         if seen:
             signal.raise_signal(signal.SIGINT)
+
+
+@contextlib.contextmanager
+def _no_other_draws() -> Iterator[None]:
+    """Let threads that draw random numbers wait for Python, after the draw that they are at."""
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1000.0)
+    try:
+        for _ in range(4):  # each takes the generator's lock once more, and all else waits
+            torch.default_generator.get_state()
+        yield
+    finally:
+        sys.setswitchinterval(before)
 
 
 def _received(pipe: "Connection[Any, Any]", seconds: float) -> bytes:
