@@ -54,7 +54,7 @@ class Accumulation:
         self._last: tuple[GradientMessage, Tensor] | None = None
         self._kept: dict[Any, Any] = {}
         self._failed = False
-        self._begun = self._state()
+        self._begun: list[tuple[Any, int, Tensor | None]] = []
 
     def __enter__(self) -> "Accumulation":
         if self._is_open or self._sum is not None:
@@ -62,7 +62,8 @@ class Accumulation:
                 "An accumulation should be entered once. Found it in use. Call"
                 " `defense.accumulate` again for each step."
             )
-        self._is_open, self._begun = True, self._state()
+        kept = [(one, n, None if t is None else t.clone()) for one, n, t in self._state()]
+        self._is_open, self._begun = True, kept
         return self
 
     def add(self, inputs: Tensor, targets: Any) -> None:
@@ -156,7 +157,7 @@ class Accumulation:
         private, model = self._defense.adds_up, self._model
         held = [*model.parameters(), *(model.buffers() if private else ())]
         modes = [(module, module.training, None) for module in model.modules() if private]
-        return modes + [(t, t._version, t.detach().clone() if private else None) for t in held]
+        return modes + [(t, t._version, t.detach() if private else None) for t in held]
 
     def _is_as_before(self) -> bool:
         now, before = self._state(), self._begun

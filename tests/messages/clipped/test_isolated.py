@@ -20,10 +20,10 @@ from torch.utils._device import DeviceContext
 from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 
 from gradveil import GradientMessage, ModelError, PrivateNoise
-from gradveil.messages import ClippedMessage, _clipped
+from gradveil.messages import ClippedMessage, _clipped, _functional
 from gradveil.messages._clipped import _process
-from gradveil.messages._clipped._isolated import isolated
-from gradveil.messages._functional import apart
+from gradveil.messages._clipped._isolated import _Randomness, isolated
+from gradveil.messages._functional import apart, one_thread
 
 from . import hostile
 
@@ -829,3 +829,43 @@ def test_saved_tensors_of_one_example_are_shown_to_no_hook():
     with torch.autograd.graph.saved_tensors_hooks(lambda t: seen.append(1) or t, lambda t: t):
         message.values(inputs.requires_grad_())
     assert seen == []
+
+
+def test_the_state_that_is_put_back_is_not_that_of_another_thread():
+    """Else the user would draw on with the secret numbers of a private message."""
+    before, cpu = torch.get_rng_state(), torch.device("cpu")
+    entered, waiting = threading.Event(), threading.Event()
+
+    def second() -> None:
+        entered.wait(10)
+        waiting.set()
+        with _Randomness(None, cpu):
+            pass
+
+    other = threading.Thread(target=second)
+    other.start()
+    with _Randomness(None, cpu):
+        entered.set()
+        waiting.wait(10)
+        other.join(0.2)
+        assert other.is_alive()
+    other.join(10)
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_an_interrupt_as_numbers_are_renewed_gives_all_back(monkeypatch):
+    def interrupted(self: _Randomness, place: int = 0) -> None:
+        torch.manual_seed(5)
+        raise KeyboardInterrupt
+
+    before = torch.get_rng_state()
+    monkeypatch.setattr(_Randomness, "renew", interrupted)
+    with pytest.raises(KeyboardInterrupt), _Randomness(None, torch.device("cpu")):
+        pass
+    assert torch.equal(torch.get_rng_state(), before)
+    free = []
+    thread = threading.Thread(target=lambda: free.append(one_thread().acquire(timeout=5)))
+    thread.start()
+    thread.join()
+    assert free == [True]
+    _functional._after_fork()  # that thread ended with the lock

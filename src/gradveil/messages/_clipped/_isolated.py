@@ -37,7 +37,7 @@ import secrets
 import sys
 import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
@@ -475,24 +475,18 @@ class _Randomness:
         self._seed, self._generators = seed, _generators(device)
 
     def __enter__(self) -> "_Randomness":
-        self._lock = one_thread()
-        states = [generator.get_state() for generator in self._generators]
-        self._before = states, random.getstate(), np.random.get_state()
-        self._lock.acquire()
-        try:
+        with ExitStack() as undone:  # also where Ctrl-C comes in between
+            undone.enter_context(one_thread())  # first: another's states are not the user's
+            undone.callback(np.random.set_state, np.random.get_state())
+            undone.callback(random.setstate, random.getstate())
+            for generator in self._generators:
+                undone.callback(generator.set_state, generator.get_state())
             self.renew()
-        except BaseException:  # Ctrl-C
-            self.__exit__()
-            raise
+            self._undone = undone.pop_all()
         return self
 
     def __exit__(self, *_: object) -> None:
-        states, python, of_numpy = self._before
-        for generator, state in zip(self._generators, states, strict=True):
-            generator.set_state(state)
-        random.setstate(python)
-        np.random.set_state(of_numpy)
-        self._lock.release()
+        self._undone.close()
 
     def renew(self, place: int = 0) -> None:
         """Begin a run, of the example in this place where each has its own."""
